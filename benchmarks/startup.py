@@ -28,7 +28,7 @@ from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_ca
 from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
 from abound.metrics import configure_logging
 from abound.replica.replica import Replica
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store, StoreParams
 from abound_core.instances.record import record_ends
 from abound_core.model.entry_application import Unit

@@ -22,35 +22,34 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-AT_THE_ROOT = {"__init__", "__main__", "settings", "metrics", "asyncio_tasks", "worker"}
+AT_THE_ROOT = {"__init__", "__main__", "settings", "metrics", "tasks", "worker"}
 """The modules directly in ``service/abound/``. New ones go into a package."""
 
-BASE = {"settings", "metrics", "asyncio_tasks"}
+BASE = {"settings", "metrics", "tasks"}
 """What every package may import, beside ``core``."""
 
-STATE = {"store", "artifacts", "log", "model", "snapshots", "history"}
+STATE = {"store", "artifacts", "log", "state", "history"}
 SERVING = STATE | {"processes", "versions"}
 ALLOWED: dict[str, set[str]] = {
     "processes": set(),
     "store": set(),
     "artifacts": {"store"},
     "log": {"processes.tracing", "store"},
-    "model": {"processes.kernel_compiler", "processes.lifetime", "store", "log"},
-    "snapshots": {"processes.kernel_compiler", "store", "artifacts", "log", "model"},
-    "history": {"store", "artifacts", "log", "model", "snapshots"},
+    "state": {"processes.kernel_compiler", "processes.lifetime", "store", "artifacts", "log"},
+    "history": {"store", "artifacts", "log", "state"},
     "versions": STATE | {"processes"},
     "replica": SERVING,
-    "rebuild": SERVING | {"replica"},
-    "datasets": {"processes", "store", "artifacts", "model"},
+    "replace": SERVING | {"replica"},
+    "datasets": {"processes", "store", "artifacts", "state"},
     "security": {"store"},
-    "jobs": SERVING | {"replica", "rebuild", "datasets"},
-    "api": SERVING | {"replica", "rebuild", "datasets", "security", "jobs"},
+    "jobs": SERVING | {"replica", "replace", "datasets"},
+    "api": SERVING | {"replica", "replace", "datasets", "security", "jobs"},
     "__main__": {"cli"},
-    "worker": SERVING | {"replica", "rebuild", "datasets", "jobs"},
+    "worker": SERVING | {"replica", "replace", "datasets", "jobs"},
     "client": {"api.schemas", "processes.encoder_files", "processes.kernel_cache"},
     "evaluation": {"processes"},
     "cli": {
-        "client", "evaluation", "processes", "store", "artifacts", "log", "snapshots", "history", "datasets",
+        "client", "evaluation", "processes", "store", "artifacts", "log", "state", "history", "datasets",
         "security", "worker",
     },
 }  # fmt: skip

@@ -85,7 +85,7 @@ def test_a_secret_file_that_cannot_be_used_is_named(monkeypatch, tmp_path, conte
         ("ABOUND_WAIT_SECONDS", "nan"),
         ("ABOUND_LOG_LEVEL", "loud"),
         ("ABOUND_DURABILITY", "sometimes"),
-        ("ABOUND_WORKER_KINDS", "rebuild,fits"),
+        ("ABOUND_WORKER_KINDS", "replace,fits"),
         ("ABOUND_WORKER_KINDS", "none,fit"),
     ],
 )

@@ -23,9 +23,9 @@ from abound.history.replay import compact
 from abound.log.catalog import CatalogModel, read_catalog
 from abound.log.stream import LogGone, LogParams, trim_of
 from abound.replica.replica import Replica, ReplicaParams
-from abound.snapshots import schedule, snapshots
-from abound.snapshots.snapshots import SnapshotParams
-from abound.snapshots.state_image import StateManifest
+from abound.state import schedule, snapshots
+from abound.state.snapshots import SnapshotParams
+from abound.state.state_image import StateManifest
 from abound.store import expiring
 from abound.store.client import Store
 from abound.worker import Worker
@@ -385,12 +385,12 @@ async def test_a_live_worker_says_which_jobs_it_runs_and_a_silent_one_is_not_the
 ) -> None:
     await store.client.hset(schedule.WORKERS_KEY, "silent", expiring.pack(1.0, b'["fit"]'))
     own, alive = Store(server.url), tmp_path / "alive"
-    worker = Worker(own, NEVER, kinds=["rebuild", "fit"], alive_file=alive)
+    worker = Worker(own, NEVER, kinds=["replace", "fit"], alive_file=alive)
     task = asyncio.create_task(worker.run())
     async with asyncio.timeout(60):
         while not await schedule.live_workers(store):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert await schedule.live_workers(store) == {worker.id: ["rebuild", "fit"]}
+    assert await schedule.live_workers(store) == {worker.id: ["replace", "fit"]}
     assert alive.exists()
     worker.stop()
     await task

@@ -19,7 +19,7 @@ import httpx
 
 from abound.log.catalog import DEFAULT_MODEL
 from abound.processes.lifetime import dies_with_parent
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from benchmarks.balancer import Balancer
 from benchmarks.serving import free_port, tree
 from benchmarks.stores import Pair

@@ -11,7 +11,7 @@ from abound.history import full_log
 from abound.log.catalog import DEFAULT_MODEL, read_catalog
 from abound.log.events import LearnEvent
 from abound.log.stream import Element, trim_of
-from abound.model.replicated_model import ReplicatedModel
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store
 from abound_core.instances.record import iterate
 from abound_core.limits import Limits

@@ -94,7 +94,7 @@ def check_arrays(what: str, arrays: Arrays, specs: Mapping[str, ArraySpec], **si
             (low is not None and not array.min() >= low) or (high is not None and not array.max() <= high)
         ):
             raise Corrupted(f"the array {name} of {what} has a number out of range: it must be from {low} to {high}")
-        found[name] = np.require(array, requirements="A")
+        found[name] = array if array.flags.aligned else array.copy()
     return found
 
 

@@ -38,14 +38,14 @@ GROUPS = {
     "challenger": "abound.versions.promotion.params.ChallengerParams",
     "gate": "abound_core.promotion_rule.GateParams",
     "datasets": "abound.datasets.repository.DatasetParams",
-    "history": "abound.history.history_manifest.HistoryParams",
+    "history": "abound.history.history.HistoryParams",
     "jobs": "abound.jobs.repository.JobParams",
     "limits": "abound_core.limits.Limits",
     "log": "abound.log.stream.LogParams",
     "rate": "abound.security.rate_limits.RateParams",
     "remember": "abound.replica.predictions.RememberParams",
     "serving": "abound.replica.loaded_versions.ServingParams",
-    "snapshots": "abound.snapshots.snapshots.SnapshotParams",
+    "snapshots": "abound.state.snapshots.SnapshotParams",
     "store": "abound.store.client.StoreParams",
     "versions": "abound.versions.retention.VersionParams",
 }
@@ -108,8 +108,8 @@ class Settings(BaseSettings):
     )
     worker: bool = Field(True, description="run a worker along with the service")
     worker_kinds: str = Field(
-        "rebuild,fit",
-        pattern=r"^(none|(rebuild|fit)(,(rebuild|fit))*)$",
+        "replace,fit",
+        pattern=r"^(none|(replace|fit)(,(replace|fit))*)$",
         description="comma-separated kinds of jobs that a worker runs, one job of each at once; none: snapshots only",
     )
     cluster: str | None = Field(

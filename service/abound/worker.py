@@ -3,7 +3,7 @@
 Jobs are dispatched by ``abound/jobs/dispatcher.py`` and run in processes of their own. Contests of challengers are
 scored in this process (``abound/versions/promotion/runner.py``).
 
-The worker checks every model twice a second, and makes a snapshot when one is due (``abound/snapshots/schedule.py``).
+The worker checks every model twice a second, and makes a snapshot when one is due (``abound/state/schedule.py``).
 With each snapshot the worker moves log entries that no snapshot needs any more to history
 (``abound/history/archive.py``), and keeps history within its bounds (``abound/history/retention.py``). Without an
 artifact store there is no history, and the log is not trimmed.
@@ -32,12 +32,11 @@ import uvloop
 from abound.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.artifacts.availability import AvailabilityMonitor
 from abound.artifacts.file_cache import cache_in
-from abound.asyncio_tasks import cancel_and_wait, forever, wait_for_event
 from abound.datasets.repository import DatasetRepository
 from abound.history import high_water, worker_status
 from abound.history.archive import BASE_PREFIX, ArchiveContext, archive
 from abound.history.garbage import FileCollector, collect_keys
-from abound.history.history_manifest import HistoryParams
+from abound.history.history import HistoryParams
 from abound.history.replay import compact
 from abound.history.retention import enforce_retention
 from abound.jobs.dispatcher import JobDispatcher
@@ -49,12 +48,13 @@ from abound.processes import child_main
 from abound.processes.encoder_files import use_encoders
 from abound.processes.status_pipe import Report, Reporter
 from abound.settings import Settings
-from abound.snapshots import schedule, snapshots, state_files
-from abound.snapshots.snapshots import SnapshotParams
-from abound.snapshots.state_image import StateManifest
+from abound.state import schedule, snapshots, state_files
+from abound.state.snapshots import SnapshotParams
+from abound.state.state_image import StateManifest
 from abound.store import expiring
 from abound.store.client import Store, StoreParams
 from abound.store.lease import Lease, LeaseLost, acquire
+from abound.tasks import cancel_and_wait, forever, wait_for_event
 from abound.versions import retention as version_retention
 from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.retention import VersionParams

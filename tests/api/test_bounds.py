@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound.model.replicated_model import new_secret
 from abound.processes.memory import STORE_SHARES, default_models_memory, total_memory
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.predictions import RememberParams, recall, remember
+from abound.state.replicated_model import new_secret
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.config import ModelConfig
 from abound_core.errors import MemoryLimitExceeded
 from abound_core.instances.record import pack_labels

@@ -13,7 +13,7 @@ import pytest
 
 from abound.replica.predictions import RememberParams, newest_predictions, remember
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.config import ModelConfig
 from abound_core.instances.record import pack_labels
 from abound_core.model.entry_application import Unit

@@ -42,7 +42,7 @@ def test_methods_are_listed_with_the_schema_of_their_parameters(place: Office) -
     methods = {method["name"]: method for method in place.http.get("/methods").json()["methods"]}
     assert {"steps", "crunch", "ending"} <= methods.keys()
     steps = methods["steps"]
-    assert (steps["summary"], steps["kind"]) == ("Write an artifact a step, and commit them all.", "rebuild")
+    assert (steps["summary"], steps["kind"]) == ("Write an artifact a step, and commit them all.", "replace")
     assert steps["params"]["properties"]["steps"] == {"default": 3, "title": "Steps", "type": "integer"}
     assert steps["params"]["additionalProperties"] is False
 
@@ -247,7 +247,7 @@ def test_jobs_are_counted_for_prometheus(place: Office) -> None:
             'abound_jobs{state="queued"} 1.0' in text
             and 'abound_jobs{state="cancelled"} 1.0' in text
             and 'abound_jobs_ended{method="steps",state="cancelled"} 1.0' in text
-            and 'abound_jobs_workers{kind="rebuild"} 0.0' in text
+            and 'abound_jobs_workers{kind="replace"} 0.0' in text
         )
 
     until(measured)

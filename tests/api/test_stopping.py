@@ -17,11 +17,11 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from abound.api.server import serve
-from abound.asyncio_tasks import forever
 from abound.metrics import configure_logging
 from abound.processes.status_pipe import Reporter
 from abound.replica.follower import Follower
 from abound.settings import Settings
+from abound.tasks import forever
 from abound_core.errors import Corrupted
 from tests.api.test_keys import until
 from tests.support.served import Served, served

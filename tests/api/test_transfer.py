@@ -12,10 +12,10 @@ from pydantic import SecretStr
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.client import Client
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.worker import Worker
-from tests.snapshots.test_model_file import FILE, LARGE, with_head
+from tests.state.test_model_file import FILE, LARGE, with_head
 from tests.support.command_line import Ran, Run
 from tests.support.served import Served, problem, served
 

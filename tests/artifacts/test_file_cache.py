@@ -14,10 +14,10 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.checksums import checksum_of
 from abound.artifacts.file_cache import FileCache, cache_in
 from abound.store.client import Store
-from abound.versions import repository as versions
+from abound.versions import versions as versions
 from abound.versions.card import CARD, Card
 from abound_core.errors import UnknownArtifact
-from tests.versions.test_repository import KEYS, fit, vectors, write
+from tests.versions.test_versions import KEYS, fit, vectors, write
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from abound.api import routes
 from abound.api.dependencies import artifacts as joined_artifacts
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.timeouts import DaemonThreads
-from abound.snapshots import schedule
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state import schedule
+from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.worker import Worker
 from abound_core.errors import ArtifactsUnavailable

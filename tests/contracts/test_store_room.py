@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from abound.replica.predictions import RememberParams
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state.snapshots import SnapshotParams
 from tests.contracts.manifests import bytes_of, one_of, rendered
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from fastapi.sse import _PING_INTERVAL
 
 from abound.datasets.repository import DatasetParams
 from abound.settings import Settings
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state.snapshots import SnapshotParams
 from tests.contracts.manifests import one_of, rendered
 from tests.contracts.programs import needs
 

@@ -9,7 +9,7 @@ import pytest
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import garbage
 from abound.store.client import Store
-from tests.snapshots.test_snapshots import create
+from tests.state.test_snapshots import create
 from tests.support.archived_model import Archived
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from abound.history import full_log, history_manifest
+from abound.history import full_log
+from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, archive, restart_history
 from abound.history.garbage import FileCollector
-from abound.history.history_manifest import HistoryParams
-from abound.history.replay import compact, rebuild
+from abound.history.history import HistoryParams
+from abound.history.replay import compact, replay
 from abound.history.retention import (
     enforce_retention,
 )
@@ -20,20 +21,20 @@ from abound.log import stream
 from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
 from abound.log.stream import Element, Trim
-from abound.snapshots import snapshots
-from abound.snapshots.state_image import MANIFEST
+from abound.state import snapshots
+from abound.state.state_image import MANIFEST
 from abound.store.lease import LeaseLost, acquire
 from abound_core.errors import ArtifactsUnavailable, Corrupted
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
-from tests.snapshots.test_snapshots import create
+from tests.state.test_snapshots import create
 from tests.support.archived_model import PARTS, SMALL, Archived
 from tests.support.streams import drafts
 
 
 async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archived) -> None:
     keys, store = model.living.keys, model.store
-    before = await rebuild(store, model.living, from_start=True)
+    before = await replay(store, model.living, from_start=True)
     contents = await model.archive()
     assert len(contents.segments) > 3
     assert (contents.start, contents.end, contents.n_entries) == (START, model.offset(118), 119)
@@ -46,7 +47,7 @@ async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archi
     for first, last in ((0, 5), (100, 130), (118, 119), (119, 120), (150, 179), (118, 118)):
         assert await model.past(model.offset(first), model.offset(last)) == model.every[first + 1 : last + 1]
     for from_start in (True, False):
-        again = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
+        again = await replay(store, model.living, from_start=from_start, artifacts=model.artifacts)
         assert again.position == before.position
         assert await again.compute_digest() == await before.compute_digest()
     assert await model.archive() == contents  # there is nothing to do
@@ -89,8 +90,8 @@ async def test_a_store_that_does_not_count_what_is_removed_is_no_matter(
     assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 119
     assert not await stream.holds(model.store, model.living.keys.log, START, b"")
     with pytest.raises(ArtifactsUnavailable):
-        await rebuild(model.store, model.living, from_start=True)
-    made = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+        await replay(model.store, model.living, from_start=True)
+    made = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert made.live.n_learned == 180
 
 
@@ -175,7 +176,7 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
         await client.restore(name, 0, dumped, replace=True)
     assert (await model.contents()).end < grown.end
     assert await model.past() == model.every
-    made = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    made = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert made.live.n_learned == len(model.every)
     assert (await model.archive(HistoryParams())).end == grown.end
 
@@ -214,7 +215,7 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     }
     assert len(files - {segment.name for segment in contents.segments}) == 1  # written too late; swept
     for from_start in (True, False):
-        made = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
+        made = await replay(store, model.living, from_start=from_start, artifacts=model.artifacts)
         assert made.live.n_learned == 200
 
 
@@ -230,7 +231,7 @@ async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archiv
     contents = await empty.archive()
     assert contents.n_entries == 39
     assert await empty.past() == empty.every
-    again = await rebuild(model.store, living, from_start=True, artifacts=model.artifacts)
+    again = await replay(model.store, living, from_start=True, artifacts=model.artifacts)
     assert again.live.n_learned == 60
 
 

@@ -12,19 +12,20 @@ from pathlib import Path
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history import full_log, history_manifest, worker_status
+from abound.history import full_log, worker_status
+from abound.history import history as history_manifest
 from abound.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
 from abound.history.garbage import FileCollector
-from abound.history.history_manifest import HistoryParams
-from abound.history.replay import compact, rebuild
+from abound.history.history import HistoryParams
+from abound.history.replay import compact, replay
 from abound.history.verify import verify
 from abound.log import stream
 from abound.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica, ReplicaParams
 from abound.replica.storage_status import NO_ARTIFACTS
-from abound.snapshots import snapshots, state_files
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state import snapshots, state_files
+from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.store.lease import ADOPTION, acquire
 from abound.worker import Worker
@@ -374,7 +375,7 @@ async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
 
 
 async def verify_from_start(store: Store, living: CatalogModel, artifacts: ArtifactStore) -> str:
-    return await (await rebuild(store, living, from_start=True, artifacts=artifacts)).compute_digest()
+    return await (await replay(store, living, from_start=True, artifacts=artifacts)).compute_digest()
 
 
 async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing(

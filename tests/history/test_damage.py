@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from abound.artifacts.checksums import seal
-from abound.history.replay import compact, rebuild
+from abound.history.replay import compact, replay
 from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION, Entry, MarkEvent, encode
 from abound.replica.replica import Replica, ReplicaParams
-from abound.snapshots.snapshots import SnapshotParams, file_key
-from abound.snapshots.state_image import MANIFEST
+from abound.state.snapshots import SnapshotParams, file_key
+from abound.state.state_image import MANIFEST
 from abound.store.client import Store
 from abound.worker import Worker
 from abound_core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
@@ -48,7 +48,7 @@ async def rebuilt(replica: Replica) -> str | None:
     """The digest of the default model, rebuilt from the store."""
     living = (await read_catalog(replica.store)).get("default")
     assert living is not None
-    model = await rebuild(replica.store, living)
+    model = await replay(replica.store, living)
     assert model.offset == replica.model("default").offset
     return await model.compute_digest()
 

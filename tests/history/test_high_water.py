@@ -23,11 +23,11 @@ from abound.log.catalog import CATALOG_KEY, Catalog, read_catalog
 from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
 from abound.processes.embedded_store import EmbeddedStore
 from abound.settings import Settings
-from abound.snapshots.snapshots import delete_incarnation
+from abound.state.snapshots import delete_incarnation
 from abound.store.client import Store
 from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted
-from tests.snapshots.test_snapshots import append, create
+from tests.state.test_snapshots import append, create
 from tests.support.archived_model import Archived
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from abound.history import history_manifest, pins
+from abound.history import history as history_manifest
+from abound.history import pins
 from abound.history.archive import ArchiveContext
 from abound.history.garbage import FileCollector
-from abound.history.history_manifest import HistoryManifest, HistoryParams, Segment
-from abound.history.replay import rebuild
+from abound.history.history import HistoryManifest, HistoryParams, Segment
+from abound.history.replay import replay
 from abound.history.retention import (
     deletable_segments,
     enforce_retention,
@@ -25,7 +26,7 @@ from tests.support.archived_model import Archived
 
 async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) -> None:
     contents = await model.archive()
-    whole = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    whole = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     bound = sum(segment.size for segment in contents.segments[3:]) + 5
     async with acquire(model.store, model.living.keys) as lease:
         to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
@@ -44,8 +45,8 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
         await model.past()
     assert caught.value.first == kept.start
     with pytest.raises(UnknownOffset):
-        await rebuild(model.store, model.living, model.offset(3), from_start=True, artifacts=model.artifacts)
-    again = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+        await replay(model.store, model.living, model.offset(3), from_start=True, artifacts=model.artifacts)
+    again = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert again.position == whole.position
     assert await again.compute_digest() == await whole.compute_digest()
     catalog, collector = await read_catalog(model.store), FileCollector(model.store)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from abound.artifacts.artifact_store import ARTIFACTS_KEY
 from abound.artifacts.checksums import seal
-from abound.history import history_manifest
+from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, restart_history, swap_manifest, write_segment
-from abound.history.history_manifest import HistoryManifest, HistoryParams
-from abound.history.replay import rebuild
+from abound.history.history import HistoryManifest, HistoryParams
+from abound.history.replay import replay
 from abound.history.retention import (
     enforce_retention,
 )
 from abound.log import stream
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.lease import acquire
 from abound_core.errors import Corrupted
 from tests.support.archived_model import Archived
@@ -64,17 +64,17 @@ DAMAGES: dict[str, Change] = {
 @pytest.mark.parametrize("kind", DAMAGES)
 async def test_a_damaged_segment_is_named_and_snapshots_stand_without_it(model: Archived, kind: str) -> None:
     contents = await model.archive()
-    good = await rebuild(model.store, model.living, artifacts=model.artifacts)
+    good = await replay(model.store, model.living, artifacts=model.artifacts)
     await DAMAGES[kind](model, contents)
     name = contents.segments[1].name
     with pytest.raises(Corrupted, match=rf"{name}.*(damaged|missing).*backup.*begin-anew"):
-        await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
-    again = await rebuild(model.store, model.living, artifacts=model.artifacts)
+        await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    again = await replay(model.store, model.living, artifacts=model.artifacts)
     assert await again.compute_digest() == await good.compute_digest()
     async with acquire(model.store, model.living.keys) as lease:  # the way out that the message names
         begun = await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
     assert begun.segments == []
-    again = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    again = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert await again.compute_digest() == await good.compute_digest()
     for seed in (5, 6):
         await model.grow(30, seed)
@@ -139,8 +139,8 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
         for packed in packs:
             await model.store.client.set(key, packed)
             with pytest.raises(Corrupted, match=what):
-                await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
-            assert (await rebuild(model.store, model.living, artifacts=model.artifacts)).live.n_learned == 180
+                await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+            assert (await replay(model.store, model.living, artifacts=model.artifacts)).live.n_learned == 180
             with pytest.raises(Corrupted, match=what):
                 await model.archive()
 
@@ -164,14 +164,14 @@ async def test_a_damaged_base_is_named(model: Archived) -> None:
     part = f"{history_manifest.artifact_folder(model.living.keys)}/index/{kept.base.index}/0"
     await model.artifacts.delete(part)
     with pytest.raises(Corrupted, match=r"base of the history .*/index/base-[^/]*/0.*begin-anew"):
-        await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+        await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
 
 
 async def test_a_history_whose_list_or_artifact_store_is_lost_begins_anew(model: Archived, tmp_path: Path) -> None:
     await model.archive()
     await model.store.client.delete(history_manifest.history_key(model.living.keys))
     with pytest.raises(Corrupted, match="no history"):
-        await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+        await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     begun = await model.archive()
     assert (begun.start[:2], begun.segments) == (model.offset(119)[:2], [])
     await model.store.client.delete(ARTIFACTS_KEY)
@@ -181,5 +181,5 @@ async def test_a_history_whose_list_or_artifact_store_is_lost_begins_anew(model:
     again = await model.archive()
     assert again.artifacts == model.artifacts.id != begun.artifacts
     for from_start in (True, False):
-        made = await rebuild(model.store, model.living, from_start=from_start, artifacts=model.artifacts)
+        made = await replay(model.store, model.living, from_start=from_start, artifacts=model.artifacts)
         assert made.live.n_learned == 220

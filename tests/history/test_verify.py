@@ -9,13 +9,13 @@ import pytest
 from abound.history.replay import compact
 from abound.history.verify import verify
 from abound.log.catalog import read_catalog
-from abound.model import replica_status
 from abound.replica import heartbeat
 from abound.replica.replica import Replica
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state import replica_status
+from abound.state.snapshots import SnapshotParams
 from abound.store import expiring
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.errors import Corrupted, UnknownModel
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts

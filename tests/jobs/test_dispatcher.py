@@ -18,10 +18,10 @@ from abound.jobs.dispatcher import JobDispatcher
 from abound.jobs.record import Job, new_id
 from abound.jobs.repository import JobParams, JobRepository
 from abound.settings import Settings
-from abound.snapshots import state_files
+from abound.state import state_files
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
-from abound.versions import repository as versions
+from abound.store.key_names import ModelKeys
+from abound.versions import versions as versions
 from abound.versions.card import CARD
 from abound_core.errors import ArtifactsUnavailable, Conflict, StoreUnavailable, UnknownJob
 from tests.support.valkey import Server
@@ -64,21 +64,21 @@ class Stable:
 
 async def submitted(jobs: JobRepository) -> Job:
     return await jobs.submit(
-        Job(id=new_id(), state="queued", model="m", incarnation="1-0", method="steps", kind="rebuild")
+        Job(id=new_id(), state="queued", model="m", incarnation="1-0", method="steps", kind="replace")
     )
 
 
 async def running(jobs: JobRepository, holder: str = "dead:1") -> Job:
     await submitted(jobs)
-    job = await jobs.claim("rebuild", holder)
+    job = await jobs.claim("replace", holder)
     assert job is not None
     return job
 
 
 async def claimed_again(jobs: JobRepository, job: Job) -> Job:
     async with asyncio.timeout(60):
-        while (again := await jobs.claim("rebuild", "dead:2")) is None:
-            await jobs.wait("rebuild")
+        while (again := await jobs.claim("replace", "dead:2")) is None:
+            await jobs.wait("replace")
     assert again.id == job.id
     return again
 
@@ -163,7 +163,7 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
             assert waits.error.startswith("its process was ended by SIGKILL")
             assert (waits.due is None) == (attempt == 1)  # begun as often as others are, it waits
             if attempt == 1:
-                assert await jobs.claim("rebuild", "dead:2") is not None
+                assert await jobs.claim("replace", "dead:2") is not None
             else:
                 assert waits.error.endswith(
                     f"it was started {attempt} times, and it is retried because it is committed"

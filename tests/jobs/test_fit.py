@@ -17,9 +17,9 @@ import pytest
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.client import Client, Refused
 from abound.client.local_service import own_service
-from abound.store.keys import ModelKeys
-from abound.versions import repository as versions
-from abound.versions.repository import LoadedVersion
+from abound.store.key_names import ModelKeys
+from abound.versions import versions as versions
+from abound.versions.versions import LoadedVersion
 from abound_core.config import ModelConfig
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.vectorizer import Vectorizer

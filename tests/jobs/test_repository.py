@@ -16,11 +16,11 @@ from abound.settings import Settings
 from abound.store.client import Store
 from abound_core.errors import Conflict, Overloaded, UnknownJob, UnknownModel
 from abound_core.types import Offset
-from tests.snapshots.test_snapshots import create
+from tests.state.test_snapshots import create
 
 
 def asked(**fields: object) -> Job:
-    given = {"model": "default", "incarnation": "1-0", "method": "steps", "kind": "rebuild", "params": {"n": 1}}
+    given = {"model": "default", "incarnation": "1-0", "method": "steps", "kind": "replace", "params": {"n": 1}}
     return Job(id=new_id(), state="queued", **(given | fields))  # type: ignore[arg-type]
 
 
@@ -31,7 +31,7 @@ def jobs(store: Store) -> JobRepository:
 
 async def claimed(jobs: JobRepository, holder: str = "a:1", **fields: object) -> Job:
     job = await jobs.submit(asked(**fields))
-    held = await jobs.claim("rebuild", holder)
+    held = await jobs.claim("replace", holder)
     assert held is not None
     assert held.id == job.id
     return held
@@ -43,10 +43,10 @@ async def test_a_job_goes_from_queued_to_its_end(jobs: JobRepository) -> None:
     assert (job.state, job.params, job.reason, job.attempt) == ("queued", given.params, "why not", 0)
     assert job.created is not None
     assert (job.started, job.ended, job.heartbeat) == (None, None, None)
-    running = await jobs.claim("rebuild", "a:1")
+    running = await jobs.claim("replace", "a:1")
     assert running is not None
     assert (running.state, running.attempt, running.holder) == ("running", 1, "a:1")
-    assert await jobs.claim("rebuild", "b:1") is None
+    assert await jobs.claim("replace", "b:1") is None
     assert await jobs.counts() == {"queued": 0, "running": 1, "succeeded": 0, "failed": 0, "cancelled": 0}
     assert await jobs.end(running, "succeeded", progress=1.0, metrics={"P@1": 0.5}, version="v1")
     done = await jobs.get(job.id)
@@ -70,7 +70,7 @@ async def test_only_the_holder_changes_a_job_that_runs(jobs: JobRepository) -> N
     assert await jobs.take_over(job, "another") is None
     assert await jobs.requeue(taken, "its worker fell silent")
     assert not await jobs.requeue(taken, "once more")
-    again = await jobs.claim("rebuild", "b:1")
+    again = await jobs.claim("replace", "b:1")
     assert again is not None
     assert (again.attempt, again.stage) == (2, None)
 
@@ -98,7 +98,7 @@ async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_ne
     taken = await jobs.take_over(first, "keeper")
     assert taken is not None
     await jobs.requeue(taken, "its worker fell silent")
-    second = await jobs.claim("rebuild", "b:1")
+    second = await jobs.claim("replace", "b:1")
     assert second is not None
     context = JobContext(Settings(), jobs.store, None, living, jobs, second)
     await context.pin(Offset(5, 0, 0))
@@ -111,16 +111,16 @@ async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_ne
 async def test_somebody_holds_a_job_that_runs(jobs: JobRepository) -> None:
     await jobs.submit(asked())
     with pytest.raises(ValueError, match="must have a holder"):
-        await jobs.claim("rebuild", "")
+        await jobs.claim("replace", "")
 
 
 async def test_the_oldest_job_of_a_kind_is_claimed_and_one_that_has_committed_before_it(jobs: JobRepository) -> None:
     jobs.params = JobParams()
     committed = await claimed(jobs)
     assert await jobs.commit(committed)
-    fit, *waiting = [await jobs.submit(asked(kind=kind)) for kind in ("fit", "rebuild", "rebuild", "rebuild")]
+    fit, *waiting = [await jobs.submit(asked(kind=kind)) for kind in ("fit", "replace", "replace", "replace")]
     await jobs.requeue(committed, "its worker fell silent")
-    found = [await jobs.claim("rebuild", f"a:{i}") for i in range(5)]
+    found = [await jobs.claim("replace", f"a:{i}") for i in range(5)]
     assert [one and one.id for one in found] == [committed.id, *(one.id for one in waiting), None]
     assert (await jobs.get(fit.id)).state == "queued"
 
@@ -130,9 +130,9 @@ async def test_a_job_that_is_to_wait_is_not_claimed_before_and_holds_up_no_other
     await jobs.requeue(first, "its worker fell silent", delay=60)
     second = await claimed(jobs)
     assert second.id != first.id
-    assert await jobs.claim("rebuild", "b:1") is None
+    assert await jobs.claim("replace", "b:1") is None
     await jobs.store.client.hset(f"abound:jobs:job:{first.id}", "due", str(await jobs.store.now()))
-    again = await jobs.claim("rebuild", "b:1")
+    again = await jobs.claim("replace", "b:1")
     assert again is not None
     assert (again.id, again.due) == (first.id, None)
 
@@ -140,7 +140,7 @@ async def test_a_job_that_is_to_wait_is_not_claimed_before_and_holds_up_no_other
 async def test_a_worker_is_woken_when_a_job_is_queued(jobs: JobRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     blpop = jobs.store.client.blpop
     monkeypatch.setattr(jobs.store.client, "blpop", lambda keys, timeout: blpop(keys, timeout=60))
-    waiting = asyncio.create_task(jobs.wait("rebuild"))
+    waiting = asyncio.create_task(jobs.wait("replace"))
     await asyncio.sleep(0)
     await jobs.submit(asked())
     async with asyncio.timeout(20):
@@ -150,14 +150,14 @@ async def test_a_worker_is_woken_when_a_job_is_queued(jobs: JobRepository, monke
 async def test_an_attempt_that_is_given_back_does_not_count(jobs: JobRepository) -> None:
     job = await claimed(jobs)
     await jobs.requeue(job, "the worker stopped", counts=False)
-    again = await jobs.claim("rebuild", "a:2")
+    again = await jobs.claim("replace", "a:2")
     assert again is not None
     assert again.attempt == 1
 
 
 async def test_of_two_that_race_one_wins(jobs: JobRepository) -> None:
     job = await jobs.submit(asked())
-    held = await asyncio.gather(*(jobs.claim("rebuild", f"a:{i}") for i in range(10)))
+    held = await asyncio.gather(*(jobs.claim("replace", f"a:{i}") for i in range(10)))
     assert len([one for one in held if one is not None]) == 1
     record = await jobs.get(job.id)
     ended = await asyncio.gather(*(jobs.end(record, "failed", error=str(i)) for i in range(10)))
@@ -169,7 +169,7 @@ async def test_so_many_wait_and_no_more(jobs: JobRepository) -> None:
     with pytest.raises(Overloaded, match="3 jobs are waiting"):
         await jobs.submit(asked())
     assert len(await jobs.all()) == 3
-    claimed = await jobs.claim("rebuild", "a:1")
+    claimed = await jobs.claim("replace", "a:1")
     assert claimed is not None
     assert claimed.id == waiting[0].id
     await jobs.submit(asked())
@@ -179,7 +179,7 @@ async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: JobRepository
     waiting = await jobs.submit(asked())
     cancelled = await jobs.cancel(waiting.id, "nobody wants it")
     assert (cancelled.state, cancelled.error) == ("cancelled", "nobody wants it")
-    assert await jobs.claim("rebuild", "a:1") is None
+    assert await jobs.claim("replace", "a:1") is None
     job = await claimed(jobs)
     told = await jobs.cancel(job.id, "too slow")
     assert (told.state, told.cancelling, told.error) == ("running", True, "too slow")

@@ -12,7 +12,7 @@ from abound.log.catalog import CATALOG_KEY, Catalog, compact_catalog, read_catal
 from abound.log.events import APPLY_VERSION, CatalogEntry, KnownModels, ModelCreated, ModelDeleted, encode
 from abound.log.stream import Element
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.worker import Worker
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, StoreUnavailable

@@ -28,17 +28,17 @@ from abound.log.events import (
     decode_entry,
     encode,
 )
-from abound.model.replicated_model import ReplicatedModel
-from abound.snapshots.state_image import StateManifest
+from abound.state.replicated_model import ReplicatedModel
+from abound.state.state_image import StateManifest
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, UnknownApplyVersion
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 from tests.randomness import examples
-from tests.snapshots.test_snapshots import SMALL_PARTS, append, create, loaded
+from tests.state.test_snapshots import SMALL_PARTS, append, create, loaded
 from tests.support.streams import drafts, record
 from tests.support.valkey import Server
 

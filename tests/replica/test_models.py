@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from abound.asyncio_tasks import wait_until
 from abound.log.catalog import read_catalog
 from abound.log.events import ConfigureEvent
 from abound.replica import follower
 from abound.replica.replica import appender_of
 from abound.replica.storage_status import NO_ARTIFACTS
+from abound.tasks import wait_until
 from abound_core.config import ModelConfig
 from abound_core.errors import (
     Conflict,

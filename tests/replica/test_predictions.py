@@ -8,7 +8,7 @@ import pytest
 
 from abound.replica.predictions import RememberParams, recall, remember
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.errors import StoreUnavailable, UnknownPrediction
 from abound_core.types import Offset
 from tests.support.valkey import Server

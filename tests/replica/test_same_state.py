@@ -10,8 +10,8 @@ from abound.history import replay
 from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.log.stream import LogParams
-from abound.model import replica_status
 from abound.replica.replica import ReplicaParams
+from abound.state import replica_status
 from abound_core.config import ModelConfig
 from abound_core.errors import (
     InvalidInstance,
@@ -96,7 +96,7 @@ async def test_a_mark_is_answered_by_all_with_one_digest(server: Server, start_r
     assert {marked.offset for marked in said} == {str(offset)}
     living = (await read_catalog(one.store)).get("default")
     assert living is not None
-    rebuilt = await replay.rebuild(one.store, living, offset)
+    rebuilt = await replay.replay(one.store, living, offset)
     assert {marked.digest for marked in said} == {await rebuilt.compute_digest()}
     assert 0 < await one.store.client.ttl(keys.key("marks:token")) <= replica_status.MARK_SECONDS
 

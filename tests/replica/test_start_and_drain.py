@@ -9,9 +9,9 @@ import pytest
 from abound.history import replay
 from abound.log.catalog import read_catalog
 from abound.log.stream import LogParams
-from abound.model import replica_status
 from abound.replica.replica import Replica, ReplicaParams
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state import replica_status
+from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound_core.errors import (
     CannotStart,

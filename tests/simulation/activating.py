@@ -10,7 +10,7 @@ from typing import Any
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.versions.activation import ActivationContext, activate
 from abound_core.errors import AboundError, OutcomeUnknown
 from abound_core.methods.fitted import FittedMethod

@@ -25,16 +25,16 @@ import fsspec
 
 from abound import worker as worker_module
 from abound.history import garbage
-from abound.history.replay import rebuild
+from abound.history.replay import replay
 from abound.log import catalog
 from abound.log.catalog import read_catalog
 from abound.processes import kernel_compiler
-from abound.rebuild import adoption
+from abound.replace import adoption
 from abound.replica import memory_budget, storage_status
 from abound.replica.replica import Replica
 from abound.store import lease
 from abound.versions import activation
-from abound.versions import repository as versions
+from abound.versions import versions as versions
 from abound_core.errors import (
     AboundError,
     ArtifactsUnavailable,
@@ -318,7 +318,7 @@ async def _from_history(replica: Replica, name: str) -> str:
             if replica.artifacts is not None:  # a store that has lost all calls it by another name
                 await replica.artifacts.join(replica.store)
             try:
-                rebuilt = await rebuild(replica.store, living, params=LOG, artifacts=replica.artifacts, from_start=True)
+                rebuilt = await replay(replica.store, living, params=LOG, artifacts=replica.artifacts, from_start=True)
             except (ArtifactsUnavailable, Corrupted, UnknownArtifact) as error:
                 return f"none: {error}"
             return await rebuilt.compute_digest()

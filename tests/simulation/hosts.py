@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.history_manifest import HistoryParams
+from abound.history.history import HistoryParams
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica, ReplicaParams
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store, StoreParams
 from abound.worker import Worker
 from abound_core.errors import CannotStart

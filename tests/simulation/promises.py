@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from abound.log.append_group import LearnOutcome
 from abound.log.events import LearnEvent
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.types import Offset
 from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request
 from tests.simulation.server import Loss

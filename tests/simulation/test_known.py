@@ -20,7 +20,7 @@ import pytest
 
 from abound.history import replay
 from abound.log import stream
-from abound.model.replicated_model import ReplicatedModel
+from abound.state.replicated_model import ReplicatedModel
 from tests.simulation.history import run
 from tests.simulation.server import Store
 
@@ -99,7 +99,7 @@ KNOWN = [
         "a replica that started waited for ever before an adoption that the store had lost",
         ("_fail_over", "_kill", "_slow"),
         46,
-        told_by=("tests/model/test_standby.py::test_a_start_does_not_wait_for_an_adoption_that_the_store_has_lost",),
+        told_by=("tests/state/test_standby.py::test_a_start_does_not_wait_for_an_adoption_that_the_store_has_lost",),
     ),
     Known("the plain model: an activation of a model that a failover lost", ("_fail_over", "_pause"), 1253),
     Known("history was read by the name that the artifact store had before the store lost all", None, 2590),
@@ -120,7 +120,7 @@ KNOWN = [
         ("_demote", "_cut"),
         40,
         told_by=(
-            "tests/rebuild/test_adoption.py::test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next",
+            "tests/replace/test_adoption.py::test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next",
         ),
     ),
     Known(
@@ -149,7 +149,7 @@ KNOWN = [
         ("_fail_over", "_stop", "_cut_all"),
         0,
         told_by=(
-            "tests/model/test_standby.py::"
+            "tests/state/test_standby.py::"
             "test_a_halted_model_whose_log_has_lost_its_end_is_loaded_anew_whatever_goes_wrong_meanwhile",
         ),
     ),

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from abound.history.restore import restore_newest
+from abound.history.load import load_newest
 from abound.log import stream
 from abound.log.append_group import AppendGroup
 from abound.log.appender import Appender
 from abound.log.events import checksum_of
-from abound.model.position import Position
-from abound.model.replicated_model import ReplicatedModel, StandbyState
 from abound.replica.replica import Replica
+from abound.state.position import Position
+from abound.state.replicated_model import ReplicatedModel, StandbyState
 from abound.store.raw_connection import ConnectionLost, StoreConnection
 from abound.store.reconnecting_connection import ReconnectingConnection
 from abound_core.errors import StoreUnavailable
@@ -168,7 +168,7 @@ def apply_the_last_entry_again(patch: Patch) -> None:
 
 def leave_an_entry_out(patch: Patch) -> None:
     """A snapshot says that it is one entry further than it is."""
-    restore = restore_newest
+    restore = load_newest
 
     async def wrong(store: Any, model: ReplicatedModel, *args: Any, **options: Any) -> Any:
         manifest = await restore(store, model, *args, **options)
@@ -179,7 +179,7 @@ def leave_an_entry_out(patch: Patch) -> None:
                 model.position = model.position._replace(offset=at, checksum=found[0][1][b"c"])
         return manifest
 
-    patch.setattr("abound.replica.loader.restore_newest", wrong)
+    patch.setattr("abound.replica.loader.load_newest", wrong)
 
 
 def do_not_open_again(patch: Patch) -> None:

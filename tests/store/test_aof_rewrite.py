@@ -13,12 +13,12 @@ import pytest
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.processes.embedded_store import EmbeddedStore
 from abound.security.audit import newest_acts
-from abound.snapshots.snapshots import delete_incarnation
+from abound.state.snapshots import delete_incarnation
 from abound.store.client import Store
 from abound.store.replication import rewrite_aof
 from abound_core.model.entry_application import Unit
 from benchmarks.serving import free_port
-from tests.snapshots.test_snapshots import create
+from tests.state.test_snapshots import create
 from tests.support.streams import record
 from tests.support.valkey import PATIENT, Server
 

@@ -12,8 +12,8 @@ import pytest
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history.archive import ArchiveContext, archive
 from abound.history.garbage import FileCollector
-from abound.history.history_manifest import History, HistoryParams
-from abound.history.replay import compact, rebuild
+from abound.history.history import History, HistoryParams
+from abound.history.replay import compact, replay
 from abound.history.verify import verify
 from abound.log.catalog import DEFAULT_MODEL, read_catalog
 from abound.replica.replica import Replica
@@ -22,30 +22,30 @@ from abound.store.lease import acquire
 from abound_core.errors import AboundError
 from abound_core.model.live_model import warmup
 from abound_core.types import START, Offset
-from tests.support.adoption_house import SMALL, House, events
 from tests.support.fixtures import StartReplica
+from tests.support.lab import SMALL, Lab, events
 from tests.support.valkey import Server
 
 SEGMENT = HistoryParams(segment_bytes=4096)
 
 
 @pytest.fixture
-async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
+async def lab(server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
     warmup()
-    house = House(server, tmp_path / "artifacts")
-    await house.open()
-    yield house
-    await house.close()
+    lab = Lab(server, tmp_path / "artifacts")
+    await lab.open()
+    yield lab
+    await lab.close()
 
 
-async def grow(house: House, seed: int) -> None:
+async def grow(lab: Lab, seed: int) -> None:
     """Learn, and move to history what can be."""
-    living = await house.living()
+    living = await lab.living()
     for half in (0, 1):
-        await house.append(*events(40, seed + half))
-        await compact(house.store, living, SMALL, artifacts=house.artifacts)
-    async with acquire(house.store, living.keys) as lease:
-        await archive(ArchiveContext(house.store, house.artifacts, living, lease, SEGMENT))
+        await lab.append(*events(40, seed + half))
+        await compact(lab.store, living, SMALL, artifacts=lab.artifacts)
+    async with acquire(lab.store, living.keys) as lease:
+        await archive(ArchiveContext(lab.store, lab.artifacts, living, lease, SEGMENT))
 
 
 def copy(folder: Path, to: Path) -> None:
@@ -53,16 +53,16 @@ def copy(folder: Path, to: Path) -> None:
     shutil.copytree(folder, to, dirs_exist_ok=True)
 
 
-async def saved(house: House) -> Path:
+async def saved(lab: Lab) -> Path:
     """The file that BGSAVE writes."""
-    client = house.store.client
+    client = lab.store.client
     before = await client.lastsave()
     await asyncio.sleep(1.1)  # it is told in whole seconds
     await client.bgsave()
     async with asyncio.timeout(60):
         while await client.lastsave() == before or (await client.info("persistence"))["rdb_bgsave_in_progress"]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    return house.server.directory / "dump.rdb"
+    return lab.server.directory / "dump.rdb"
 
 
 def restored(dump: Path) -> Server:
@@ -78,22 +78,22 @@ def restored(dump: Path) -> Server:
 
 
 async def test_what_is_restored_from_a_backup_is_what_was_there(
-    house: House, tmp_path: Path, start_replica: StartReplica
+    lab: Lab, tmp_path: Path, start_replica: StartReplica
 ) -> None:
     backup, early = tmp_path / "backup", tmp_path / "early"
-    living = await house.living()
-    await grow(house, 1)
-    copy(house.folder, backup)  # most of it, which takes long
-    copy(house.folder, early)
-    await grow(house, 3)
-    dump = shutil.copy(await saved(house), tmp_path / "dump.rdb")
-    model = await rebuild(house.store, living, artifacts=house.artifacts)
+    living = await lab.living()
+    await grow(lab, 1)
+    copy(lab.folder, backup)  # most of it, which takes long
+    copy(lab.folder, early)
+    await grow(lab, 3)
+    dump = shutil.copy(await saved(lab), tmp_path / "dump.rdb")
+    model = await replay(lab.store, living, artifacts=lab.artifacts)
     expected, end = await model.compute_digest(), model.offset
-    await grow(house, 5)  # a segment that was small was made larger, and the small one goes
-    collector = FileCollector(house.store)
+    await grow(lab, 5)  # a segment that was small was made larger, and the small one goes
+    collector = FileCollector(lab.store)
     for _ in range(3):
-        await collector.collect(house.artifacts, await read_catalog(house.store))
-    copy(house.folder, backup)  # what came meanwhile
+        await collector.collect(lab.artifacts, await read_catalog(lab.store))
+    copy(lab.folder, backup)  # what came meanwhile
 
     for folder, is_whole in ((backup, True), (early, False)):
         server = restored(dump)
@@ -109,15 +109,15 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(
             assert START < contents.end < end
             if is_whole:
                 assert (await verify(store, DEFAULT_MODEL, 20, artifacts)).from_start == expected
-                there = House(server, folder)
+                there = Lab(server, folder)
                 await there.open()
                 await grow(there, 7)
                 await replica.wait_for(DEFAULT_MODEL, (await there.elements())[-1][0], 60)
-                assert (await rebuild(store, living, from_start=True, artifacts=artifacts)).offset > end
+                assert (await replay(store, living, from_start=True, artifacts=artifacts)).offset > end
                 await there.close()
             else:  # the wrong way round: what was written in between is not in it, and is missed
                 with pytest.raises(AboundError, match=r"\.seg"):
-                    await rebuild(store, living, from_start=True, artifacts=artifacts)
+                    await replay(store, living, from_start=True, artifacts=artifacts)
             await replica.stop()
             server.kill()
             server.start()

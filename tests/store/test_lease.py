@@ -8,7 +8,7 @@ import pytest
 import redis.exceptions
 
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.lease import ADOPTION, Lease, LeaseLost, acquire, read_payloads
 from abound_core.errors import Conflict, StoreUnavailable
 from abound_core.types import Offset

@@ -11,26 +11,26 @@ from typing import Any, cast
 
 import pytest
 
-from abound.history.history_manifest import History
-from abound.history.replay import rebuild
-from abound.jobs.rebuild import forget
-from abound.rebuild.erase import delete_unreferenced, delete_versions
-from abound.rebuild.redaction import ForgetParams
-from abound.snapshots import state_files
+from abound.history.history import History
+from abound.history.replay import replay
+from abound.jobs.replace import forget
+from abound.replace.erase import delete_unreferenced, delete_versions
+from abound.replace.redaction import ForgetParams
+from abound.state import state_files
 from abound.store.client import Store
 from abound.store.replication import is_replicated, wait_replicated
 from abound.versions import activation
-from abound.versions import repository as versions
 from abound.versions import retention as version_retention
+from abound.versions import versions as versions
 from abound_core.errors import NotReady, StoreUnavailable
 from abound_core.model.active_version import LIVE
 from abound_core.model.live_model import warmup
 from abound_core.types import START
 from benchmarks.serving import free_port
 from tests.support import small_versions
-from tests.support.adoption_house import House, events, model_of
+from tests.support.lab import Lab, events, model_of
 from tests.support.proxy import Proxy
-from tests.support.rebuild_context import Context, archived, teach
+from tests.support.replace_context import Context, archived, teach
 from tests.support.valkey import Server
 
 BAD = ForgetParams(source="bad", reason="r")
@@ -79,14 +79,14 @@ async def pair(servers: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[
 
 
 @pytest.fixture
-async def house(pair: Pair, tmp_path: Path) -> AsyncIterator[House]:
+async def lab(pair: Pair, tmp_path: Path) -> AsyncIterator[Lab]:
     warmup()
-    house = House(pair.primary, tmp_path / "artifacts")
-    await house.store.close()
-    house.store = Store(pair.proxy.url, pair.primary.store_params)
-    await house.open()
-    yield house
-    await house.close()
+    lab = Lab(pair.primary, tmp_path / "artifacts")
+    await lab.store.close()
+    lab.store = Store(pair.proxy.url, pair.primary.store_params)
+    await lab.open()
+    yield lab
+    await lab.close()
 
 
 async def reached(context: Context, stage: str) -> None:
@@ -96,11 +96,11 @@ async def reached(context: Context, stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", ["making snapshots", "rewriting"])
-async def test_a_failover_while_it_is_forgotten_loses_nothing(pair: Pair, house: House, stage: str) -> None:
-    await teach(house, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
-    await archived(house)
-    living = await house.living()
-    context = Context(house, living, job="forget")
+async def test_a_failover_while_it_is_forgotten_loses_nothing(pair: Pair, lab: Lab, stage: str) -> None:
+    await teach(lab, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await archived(lab)
+    living = await lab.living()
+    context = Context(lab, living, job="forget")
 
     def progress(now: str, fraction: float) -> None:
         context.progress(now, fraction)
@@ -113,30 +113,30 @@ async def test_a_failover_while_it_is_forgotten_loses_nothing(pair: Pair, house:
 
     forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
     await reached(context, "waiting until copies")
-    assert not await is_replicated(house.store)
+    assert not await is_replicated(lab.store)
     assert not forgetting.done()
     pair.fail_over()
     with pytest.raises(StoreUnavailable):
         await forgetting
-    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    model = await replay(lab.store, living, from_start=True, artifacts=lab.artifacts)
     assert model.live.n_learned == 120  # by the adoption, which the copy had
-    assert (await History(house.store, house.artifacts, living.keys).manifest()) is not None
-    again = Context(house, living, "forget", committed=True, outcome=context.job.outcome)
+    assert (await History(lab.store, lab.artifacts, living.keys).manifest()) is not None
+    again = Context(lab, living, "forget", committed=True, outcome=context.job.outcome)
     outcome = await forget(cast("Any", again), BAD, again.progress)
     assert outcome["forgotten"] == {"requests": 60, "instances": 60}
-    contents = await History(house.store, house.artifacts, living.keys).manifest()
+    contents = await History(lab.store, lab.artifacts, living.keys).manifest()
     assert contents is not None
-    names = await house.artifacts.names(f"{living.keys.name}/{living.keys.incarnation}/history")
+    names = await lab.artifacts.names(f"{living.keys.name}/{living.keys.incarnation}/history")
     assert sorted(names) == sorted(one.name for one in contents.segments)
-    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    model = await replay(lab.store, living, from_start=True, artifacts=lab.artifacts)
     assert model.live.n_learned == 120
 
 
-async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(pair: Pair, house: House) -> None:
-    await teach(house, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
-    await archived(house)
-    living = await house.living()
-    context = Context(house, living, job="forget")
+async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(pair: Pair, lab: Lab) -> None:
+    await teach(lab, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await archived(lab)
+    living = await lab.living()
+    context = Context(lab, living, job="forget")
 
     def progress(now: str, fraction: float) -> None:
         context.progress(now, fraction)
@@ -145,36 +145,36 @@ async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker
 
     forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
     await reached(context, "waiting until copies")
-    before = await History(house.store, house.artifacts, living.keys).manifest()
-    await teach(house, *events(60, 4))
-    await archived(house)
-    contents = await History(house.store, house.artifacts, living.keys).manifest()
+    before = await History(lab.store, lab.artifacts, living.keys).manifest()
+    await teach(lab, *events(60, 4))
+    await archived(lab)
+    contents = await History(lab.store, lab.artifacts, living.keys).manifest()
     assert contents != before
     assert not forgetting.done()
     pair.copy.resume()
     outcome = await forgetting
     assert outcome["segments_rewritten"]
     assert contents is not None
-    names = await house.artifacts.names(f"{living.keys.name}/{living.keys.incarnation}/history")
+    names = await lab.artifacts.names(f"{living.keys.name}/{living.keys.incarnation}/history")
     assert sorted(names) == sorted(one.name for one in contents.segments)
-    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    model = await replay(lab.store, living, from_start=True, artifacts=lab.artifacts)
     assert model.live.n_learned == 180
 
 
-async def test_what_a_failover_took_back_of_an_adoption_is_not_taken_out_of_history(house: House) -> None:
+async def test_what_a_failover_took_back_of_an_adoption_is_not_taken_out_of_history(lab: Lab) -> None:
     """The connection is another server's all of a sudden, and its log has no adoption."""
-    await teach(house, *events(20, 1), *events(20, 2, "bad"))
-    await archived(house)
-    living = await house.living()
+    await teach(lab, *events(20, 1), *events(20, 2, "bad"))
+    await archived(lab)
+    living = await lab.living()
     keys = living.keys
-    context = Context(house, living, job="forget")
-    client = house.store.client
+    context = Context(lab, living, job="forget")
+    client = lab.store.client
     before = {key: await client.dump(key) for key in await client.keys(keys.key("*")) if not key.endswith(b"fence")}
 
     def progress(now: str, fraction: float) -> None:
         context.progress(now, fraction)
         if now.startswith("making snapshots"):
-            with house.server.client() as direct:
+            with lab.server.client() as direct:
                 for key in [*direct.scan_iter(match=keys.key("*"))]:
                     if not key.endswith((b"fence", b"lease")):
                         direct.delete(key)
@@ -183,52 +183,52 @@ async def test_what_a_failover_took_back_of_an_adoption_is_not_taken_out_of_hist
 
     with pytest.raises(StoreUnavailable, match="has lost the adoption"):
         await forget(cast("Any", context), BAD, progress)
-    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    model = await replay(lab.store, living, from_start=True, artifacts=lab.artifacts)
     assert model.live.n_learned == 40
 
 
-async def test_a_version_stays_as_long_as_a_failover_would_make_it_active(pair: Pair, house: House) -> None:
-    keys = (await house.living()).keys
-    card = await small_versions.write(house.artifacts, keys, small_versions.fitted("bad"))
-    place = activation.ActivationContext(house.store, house.artifacts, keys, 2.0)
+async def test_a_version_stays_as_long_as_a_failover_would_make_it_active(pair: Pair, lab: Lab) -> None:
+    keys = (await lab.living()).keys
+    card = await small_versions.write(lab.artifacts, keys, small_versions.fitted("bad"))
+    place = activation.ActivationContext(lab.store, lab.artifacts, keys, 2.0)
     await activation.activate(place, card.id, "r")
-    await wait_replicated(house.store)
+    await wait_replicated(lab.store)
     pair.copy.pause()
-    taking = asyncio.create_task(delete_versions(await house.place(), [card.id], "asked for", _quietly))
+    taking = asyncio.create_task(delete_versions(await lab.place(), [card.id], "asked for", _quietly))
     async with asyncio.timeout(60):
-        while (await activation.read_active(house.store, keys)).version != LIVE:  # noqa: ASYNC110
+        while (await activation.read_active(lab.store, keys)).version != LIVE:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     for _ in range(2):
-        assert not await is_replicated(house.store)
-    assert await versions.ids(house.artifacts, keys) == [card.id]
+        assert not await is_replicated(lab.store)
+    assert await versions.ids(lab.artifacts, keys) == [card.id]
     assert not taking.done()
     pair.copy.resume()
     await taking
-    assert await versions.ids(house.artifacts, keys) == []
+    assert await versions.ids(lab.artifacts, keys) == []
 
 
-async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(pair: Pair, house: House) -> None:
-    keys = (await house.living()).keys
-    card = await small_versions.write(house.artifacts, keys, small_versions.fitted("one"))
-    place = activation.ActivationContext(house.store, house.artifacts, keys, 2.0)
+async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(pair: Pair, lab: Lab) -> None:
+    keys = (await lab.living()).keys
+    card = await small_versions.write(lab.artifacts, keys, small_versions.fitted("one"))
+    place = activation.ActivationContext(lab.store, lab.artifacts, keys, 2.0)
     await activation.activate(place, card.id, "r")
-    await wait_replicated(house.store)
+    await wait_replicated(lab.store)
     pair.copy.pause()
-    newer = await small_versions.write(house.artifacts, keys, small_versions.fitted("two"), created=2e9)
+    newer = await small_versions.write(lab.artifacts, keys, small_versions.fitted("two"), created=2e9)
     for name in (LIVE, newer.id):  # neither active nor the way back any more
         await activation.activate(place, name, "r")
     with pytest.raises(NotReady):
-        await version_retention.delete(house.store, house.artifacts, keys, card.id)
-    assert await version_retention.retain(house.store, house.artifacts, keys, 1) == []
-    assert card.id in await versions.ids(house.artifacts, keys)
+        await version_retention.delete(lab.store, lab.artifacts, keys, card.id)
+    assert await version_retention.retain(lab.store, lab.artifacts, keys, 1) == []
+    assert card.id in await versions.ids(lab.artifacts, keys)
     pair.copy.resume()
-    await wait_replicated(house.store)
-    assert await version_retention.retain(house.store, house.artifacts, keys, 1) == [card.id]
+    await wait_replicated(lab.store)
+    assert await version_retention.retain(lab.store, lab.artifacts, keys, 1) == [card.id]
 
 
-async def test_an_index_stays_as_long_as_a_copy_is_behind(pair: Pair, house: House) -> None:
-    place = await house.place()
-    index = await house.index(model_of(5, 1), START)
+async def test_an_index_stays_as_long_as_a_copy_is_behind(pair: Pair, lab: Lab) -> None:
+    place = await lab.place()
+    index = await lab.index(model_of(5, 1), START)
     deleted: list[str] = []
 
     async def note(names: list[str]) -> None:
@@ -239,10 +239,10 @@ async def test_an_index_stays_as_long_as_a_copy_is_behind(pair: Pair, house: Hou
         await delete_unreferenced(place, note)
     assert not deleted
     pair.copy.resume()
-    await wait_replicated(house.store)
+    await wait_replicated(lab.store)
     await delete_unreferenced(place, note)
     assert deleted == [index.id]
-    assert await state_files.ids(house.artifacts, place.keys) == []
+    assert await state_files.ids(lab.artifacts, place.keys) == []
 
 
 async def test_one_copy_may_be_enough(store: Store) -> None:

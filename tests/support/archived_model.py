@@ -7,15 +7,15 @@ from typing import NamedTuple
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import full_log
 from abound.history.archive import ArchiveContext, archive
-from abound.history.history_manifest import History, HistoryManifest, HistoryParams
+from abound.history.history import History, HistoryManifest, HistoryParams
 from abound.history.replay import compact
 from abound.log.catalog import CatalogModel
 from abound.log.stream import Element
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.store.lease import acquire
 from abound_core.types import START, Offset
-from tests.snapshots.test_snapshots import append
+from tests.state.test_snapshots import append
 
 PARTS = SnapshotParams(part_bytes=16_384)
 SMALL = HistoryParams(segment_bytes=2000)

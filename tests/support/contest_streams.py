@@ -23,7 +23,7 @@ from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.methods.training.progress import no_progress
 from abound_core.promotion_rule import GateParams
-from tests.support.adoption_house import House
+from tests.support.lab import Lab
 from tests.support.small_versions import vector
 
 KNOWN = 3000
@@ -68,12 +68,12 @@ async def teach(replica: Replica, pairs: Iterable[Pair]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def contest(house: House, params: ChallengerParams = PARAMS, **fields: Any) -> AsyncIterator[ContestFollower]:
+async def contest(lab: Lab, params: ChallengerParams = PARAMS, **fields: Any) -> AsyncIterator[ContestFollower]:
     """A contest that goes on when it is told to, with the lease."""
-    living = await house.living()
-    async with acquire(house.store, living.keys, purpose=PURPOSE) as lease:
+    living = await lab.living()
+    async with acquire(lab.store, living.keys, purpose=PURPOSE) as lease:
         follower = ContestFollower(
-            house.store, house.artifacts, living, lease, params, **{"gate": GATE, "prepare_seconds": 10.0} | fields
+            lab.store, lab.artifacts, living, lease, params, **{"gate": GATE, "prepare_seconds": 10.0} | fields
         )
         await follower.open()
         yield follower

@@ -12,7 +12,7 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.replica.replica import Replica, ReplicaParams
 from abound.store.client import Store
 from abound_core.model.live_model import warmup
-from tests.support.adoption_house import House
+from tests.support.lab import Lab
 from tests.support.valkey import Server
 
 StartReplica = Callable[..., Awaitable[Replica]]
@@ -66,10 +66,10 @@ async def start_replica() -> AsyncIterator[StartReplica]:
 
 
 @pytest.fixture
-async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
+async def lab(server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
     """A store and an artifact store, from which replicas are started; they are stopped at the end of the test."""
     warmup()
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
+    lab = Lab(server, tmp_path)
+    await lab.open()
+    yield lab
+    await lab.close()

@@ -16,7 +16,7 @@ from typing import Any
 from abound.jobs.methods import METHODS
 from abound.jobs.record import JOBS
 from abound.processes.lifetime import dies_with_parent
-from abound.snapshots.schedule import WORKERS_KEY
+from abound.state.schedule import WORKERS_KEY
 from benchmarks.serving import tree
 from tests.support.job_program import TEST_METHODS
 from tests.support.served import Served

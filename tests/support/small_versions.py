@@ -10,9 +10,9 @@ import numpy as np
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.log.catalog import DEFAULT_MODEL
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.versions import activation
-from abound.versions import repository as versions
+from abound.versions import versions as versions
 from abound.versions.card import Card
 from abound_core.config import ModelConfig
 from abound_core.instances.record import unpack_vector

@@ -9,34 +9,34 @@ import msgspec
 import pytest
 import structlog
 
-from abound.history.replay import compact, rebuild
+from abound.history.replay import compact, replay
 from abound.log.events import ActivateEvent, PrepareVersionEvent
-from abound.model import replica_status
-from abound.model.replicated_model import ReplicatedModel
-from abound.rebuild import adoption
+from abound.replace import adoption
 from abound.replica import loaded_versions
 from abound.replica.loaded_versions import ServingParams
 from abound.replica.replica import Replica
+from abound.state import replica_status
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.lease import Lease
 from abound.versions import activation
-from abound.versions import repository as versions
+from abound.versions import versions as versions
 from abound.versions.activation import activate, read_active
 from abound.versions.card import Card
 from abound_core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, StoreUnavailable, UnknownVersion
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
-from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, learning, model_of
+from tests.support.lab import SMALL, Lab, digest_at, digest_of, events, learning, model_of
 from tests.support.replicas import until
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
 
 
-async def version(house: House, name: str = "first", **fields: Any) -> Card:
-    return await write(house.artifacts, (await house.living()).keys, fitted(name, **fields))
+async def version(lab: Lab, name: str = "first", **fields: Any) -> Card:
+    return await write(lab.artifacts, (await lab.living()).keys, fitted(name, **fields))
 
 
-async def here(house: House, **fields: Any) -> activation.ActivationContext:
-    return place(house.store, house.artifacts, (await house.living()).keys, **fields)
+async def here(lab: Lab, **fields: Any) -> activation.ActivationContext:
+    return place(lab.store, lab.artifacts, (await lab.living()).keys, **fields)
 
 
 def model(replica: Replica) -> ReplicatedModel:
@@ -52,18 +52,18 @@ def observe(replica: Replica) -> tuple[Offset, str] | None:
     return one.offset, one.live.serving.version
 
 
-async def truth(house: House) -> list[tuple[Offset, str]]:
+async def truth(lab: Lab) -> list[tuple[Offset, str]]:
     """From which offset on which version is active, by the log alone."""
-    return [(at, event.version) for at, event in await house.elements() if isinstance(event, ActivateEvent)]
+    return [(at, event.version) for at, event in await lab.elements() if isinstance(event, ActivateEvent)]
 
 
 def active_at(switches: list[tuple[Offset, str]], offset: Offset) -> str:
     return ([LIVE] + [version for at, version in switches if at[:2] <= offset[:2]])[-1]
 
 
-async def test_all_replicas_switch_at_one_offset_and_none_answers_past_it_with_the_old_version(house: House) -> None:
-    replicas = [await house.replica() for _ in range(3)]
-    one, two = await version(house), await version(house, "second")
+async def test_all_replicas_switch_at_one_offset_and_none_answers_past_it_with_the_old_version(lab: Lab) -> None:
+    replicas = [await lab.replica() for _ in range(3)]
+    one, two = await version(lab), await version(lab, "second")
     seen: list[set[tuple[Offset, str]]] = [set() for _ in replicas]
     stop = False
 
@@ -78,27 +78,27 @@ async def test_all_replicas_switch_at_one_offset_and_none_answers_past_it_with_t
     watching = asyncio.create_task(watch())
     async with learning(replicas[0]), learning(replicas[1], 5000):
         for name in (one.id, two.id, LIVE, one.id, LIVE):
-            at = await activate(await here(house), name, "a test")
-            assert (await read_active(house.store, model(replicas[0]).keys)).at == at
+            at = await activate(await here(lab), name, "a test")
+            assert (await read_active(lab.store, model(replicas[0]).keys)).at == at
             await until(lambda at=at: all(model(replica).offset > at for replica in replicas))
     stop = True
     await watching
-    switches = await truth(house)
+    switches = await truth(lab)
     assert [name for _, name in switches] == [one.id, two.id, LIVE, one.id, LIVE]
     for pairs in seen:
         assert len({name for _, name in pairs}) == 3
         for offset, name in pairs:
             assert name == active_at(switches, offset), offset
     last = max(model(replica).offset for replica in replicas)
-    assert {await digest_at(replica, last) for replica in replicas} == {await house.expected()}
+    assert {await digest_at(replica, last) for replica in replicas} == {await lab.expected()}
     assert len({model(replica).live.serving for replica in replicas}) == 1
     assert model(replicas[0]).live.serving.former == one.id
 
 
 async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_on(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, slow = await house.replica(), await house.replica()
+    one, slow = await lab.replica(), await lab.replica()
     gate = asyncio.Event()
     load_now = loaded_versions.LoadedVersions._load_now
 
@@ -109,9 +109,9 @@ async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_
 
     monkeypatch.setattr(loaded_versions.LoadedVersions, "_load_now", load_late)
     await one.learn("default", drafts(40))
-    card = await version(house)
+    card = await version(lab)
     with structlog.testing.capture_logs() as logs:
-        at = await activate(await here(house, prepare_seconds=6), card.id, "a test")
+        at = await activate(await here(lab, prepare_seconds=6), card.id, "a test")
     assert [line["without"] for line in logs if "before all replicas" in line["event"]] == [[slow.id]]
     await one.learn("default", drafts(5, 77))
     await until(lambda: model(slow).halted is not None)
@@ -122,26 +122,26 @@ async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_
     assert observe(one) == (model(one).offset, card.id)
     gate.set()
     last = model(one).offset
-    assert await digest_at(slow, last) == await digest_at(one, last) == await house.expected()
+    assert await digest_at(slow, last) == await digest_at(one, last) == await lab.expected()
     await until(lambda: slow.status().ready)
     assert observe(slow) == (last, card.id)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ESTALE, "stale"), MemoryError()], ids=["OSError", "MemoryError"])
 async def test_a_replica_that_cannot_map_the_active_version_tries_again(
-    house: House, monkeypatch: pytest.MonkeyPatch, error: Exception
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    one = await house.replica()
+    one = await lab.replica()
     await one.learn("default", drafts(40))
-    card = await version(house)
-    await activate(await here(house), card.id, "a test")
+    card = await version(lab)
+    await activate(await here(lab), card.id, "a test")
 
     def fail(*given: Any) -> Any:
         raise error
 
     with monkeypatch.context() as broken:
         broken.setattr(versions, "map_array", fail)
-        late = await asyncio.wait_for(house.replica(), 60)
+        late = await asyncio.wait_for(lab.replica(), 60)
         await until(lambda: "cannot be loaded" in str(model(late).halted))
         assert not late.status().ready
     await until(lambda: late.status().ready)
@@ -149,211 +149,211 @@ async def test_a_replica_that_cannot_map_the_active_version_tries_again(
 
 
 async def test_a_replica_without_the_artifact_store_answers_nothing_until_the_index_is_active_again(
-    house: House,
+    lab: Lab,
 ) -> None:
-    one, blind = await house.replica(), await house.replica(artifacts=False)
+    one, blind = await lab.replica(), await lab.replica(artifacts=False)
     await one.learn("default", drafts(40))
-    card = await version(house)
-    await activate(await here(house, prepare_seconds=2), card.id, "a test")
+    card = await version(lab)
+    await activate(await here(lab, prepare_seconds=2), card.id, "a test")
     await until(lambda: "ABOUND_ARTIFACTS_URL" in str(model(blind).halted))
     await one.learn("default", drafts(5, 77))
     assert observe(blind) is None
-    late = await house.replica(artifacts=False)  # it starts, and says why it is not ready
+    late = await lab.replica(artifacts=False)  # it starts, and says why it is not ready
     assert not late.status().ready
     assert "ABOUND_ARTIFACTS_URL" in str(late.status().reason)
     assert card.id in str(late.status().reason)
-    await activate(await here(house), LIVE, "back")
+    await activate(await here(lab), LIVE, "back")
     await until(lambda: blind.status().ready and late.status().ready)
     last = model(one).offset
-    assert {await digest_at(replica, last) for replica in (one, blind, late)} == {await house.expected()}
+    assert {await digest_at(replica, last) for replica in (one, blind, late)} == {await lab.expected()}
 
 
-async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(house: House) -> None:
-    one = await house.replica()
-    living = await house.living()
+async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(lab: Lab) -> None:
+    one = await lab.replica()
+    living = await lab.living()
     await one.learn("default", drafts(40))
-    early = await compact(house.store, living, SMALL, artifacts=house.artifacts)
-    gone, card = await version(house), await version(house, "second")
-    await activate(await here(house), gone.id, "a test")
-    at = await activate(await here(house), card.id, "a test")
-    await house.append(*events(5, 4))
-    await activate(await here(house), LIVE, "a test")
-    await versions.delete(house.artifacts, living.keys, gone.id)
-    at = await activate(await here(house), card.id, "a test")
-    await house.append(*events(5, 5))
-    last = (await house.elements())[-1][0]
-    expected = await house.expected()
+    early = await compact(lab.store, living, SMALL, artifacts=lab.artifacts)
+    gone, card = await version(lab), await version(lab, "second")
+    await activate(await here(lab), gone.id, "a test")
+    at = await activate(await here(lab), card.id, "a test")
+    await lab.append(*events(5, 4))
+    await activate(await here(lab), LIVE, "a test")
+    await versions.delete(lab.artifacts, living.keys, gone.id)
+    at = await activate(await here(lab), card.id, "a test")
+    await lab.append(*events(5, 5))
+    last = (await lab.elements())[-1][0]
+    expected = await lab.expected()
     assert await digest_at(one, last) == expected
-    late = await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    late = await compact(lab.store, living, SMALL, artifacts=lab.artifacts)
     assert late.digest == expected
     for snapshot in (late, early, None):
-        found = await rebuild(house.store, living, from_start=snapshot is None, artifacts=house.artifacts)
+        found = await replay(lab.store, living, from_start=snapshot is None, artifacts=lab.artifacts)
         assert await digest_at(found, last) == expected
-        new = await house.replica()
+        new = await lab.replica()
         assert new.status().ready
         assert observe(new) == (last, card.id)
         assert model(new).live.serving.at == str(at)
         assert await digest_at(new, last) == expected
-        await house.stop(new)
+        await lab.stop(new)
         if snapshot is not None:
-            await house.store.client.lrem(living.keys.key("snapshots"), 0, snapshot.id)
+            await lab.store.client.lrem(living.keys.key("snapshots"), 0, snapshot.id)
 
 
-async def test_an_index_that_is_adopted_changes_nothing_of_what_is_active(house: House) -> None:
-    one = await house.replica()
+async def test_an_index_that_is_adopted_changes_nothing_of_what_is_active(lab: Lab) -> None:
+    one = await lab.replica()
     await one.learn("default", drafts(40))
-    first, second = await version(house), await version(house, "second")
-    await activate(await here(house), first.id, "a test")
-    async with adoption.begin(await house.place(), "adoption") as this:
-        index = await house.index(model_of(30, 9), this.after)
-        await activate(await here(house), second.id, "a test")
+    first, second = await version(lab), await version(lab, "second")
+    await activate(await here(lab), first.id, "a test")
+    async with adoption.begin(await lab.place(), "adoption") as this:
+        index = await lab.index(model_of(30, 9), this.after)
+        await activate(await here(lab), second.id, "a test")
         await this.adopt(index, "a test")
-    await house.append(*events(3))
-    last = (await house.elements())[-1][0]
-    expected = await house.expected()
+    await lab.append(*events(3))
+    last = (await lab.elements())[-1][0]
+    expected = await lab.expected()
     assert await digest_at(one, last) == expected
     assert (model(one).live.serving.version, model(one).live.serving.former) == (second.id, first.id)
-    fresh = await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
+    fresh = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
     assert await digest_of(fresh.live) == expected
 
 
-async def test_of_two_activations_at_one_time_one_is_refused(house: House) -> None:
-    await house.replica()
-    first, second = await version(house), await version(house, "second")
+async def test_of_two_activations_at_one_time_one_is_refused(lab: Lab) -> None:
+    await lab.replica()
+    first, second = await version(lab), await version(lab, "second")
     reached, gate = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
         reached.set()
         await gate.wait()
 
-    one = asyncio.create_task(activate(await here(house, checkpoint=wait), first.id, "a test"))
+    one = asyncio.create_task(activate(await here(lab, checkpoint=wait), first.id, "a test"))
     await reached.wait()
     with pytest.raises(Conflict, match="being activated"):
-        await activate(await here(house), second.id, "a test")
+        await activate(await here(lab), second.id, "a test")
     with pytest.raises(Conflict, match="being activated"):
-        async with activation.fence(house.store, (await house.living()).keys):
+        async with activation.fence(lab.store, (await lab.living()).keys):
             raise AssertionError("nothing is deleted meanwhile")
     gate.set()
     at = await one
-    assert await truth(house) == [(at, first.id)]
-    await activate(await here(house), second.id, "a test")
+    assert await truth(lab) == [(at, first.id)]
+    await activate(await here(lab), second.id, "a test")
 
 
-async def test_an_activation_that_lost_its_fence_changes_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    replica = await house.replica()
-    first, second = await version(house), await version(house, "second")
-    keys = (await house.living()).keys
+async def test_an_activation_that_lost_its_fence_changes_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = await lab.replica()
+    first, second = await version(lab), await version(lab, "second")
+    keys = (await lab.living()).keys
     other: list[Offset] = []
 
     async def overtaken() -> None:
         if not other:
             other.append(Offset(0, 0, 0))
-            await house.store.client.delete(keys.key("activation-lease"))
-            other[0] = await activate(await here(house), second.id, "a test")
+            await lab.store.client.delete(keys.key("activation-lease"))
+            other[0] = await activate(await here(lab), second.id, "a test")
 
     with pytest.raises(Conflict, match="took too long"):
-        await activate(await here(house, checkpoint=overtaken), first.id, "a test")
-    assert await truth(house) == [(other[0], second.id)]
+        await activate(await here(lab, checkpoint=overtaken), first.id, "a test")
+    assert await truth(lab) == [(other[0], second.id)]
     await until(lambda: observe(replica) is not None and model(replica).live.serving.version == second.id)
 
 
-async def test_only_while_another_one_is_active(house: House) -> None:
-    await house.replica()
-    first, second = await version(house), await version(house, "second")
+async def test_only_while_another_one_is_active(lab: Lab) -> None:
+    await lab.replica()
+    first, second = await version(lab), await version(lab, "second")
     with pytest.raises(Conflict, match="is live and not"):
-        await activate(await here(house), first.id, "a test", if_active=second.id)
-    at = await activate(await here(house), first.id, "a test", if_active=LIVE)
-    assert await activate(await here(house), first.id, "again", if_active=first.id) == at
+        await activate(await here(lab), first.id, "a test", if_active=second.id)
+    at = await activate(await here(lab), first.id, "a test", if_active=LIVE)
+    assert await activate(await here(lab), first.id, "again", if_active=first.id) == at
     with pytest.raises(Conflict, match=f"is {first.id} and not"):
-        await activate(await here(house), second.id, "a test", if_active=LIVE)
-    assert await truth(house) == [(at, first.id)]
+        await activate(await here(lab), second.id, "a test", if_active=LIVE)
+    assert await truth(lab) == [(at, first.id)]
 
 
-async def test_an_answer_that_was_lost_on_the_way_activates_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    replica = await house.replica()
-    card = await version(house)
+async def test_an_answer_that_was_lost_on_the_way_activates_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = await lab.replica()
+    card = await version(lab)
     monkeypatch.setattr(activation, "RETRY_SECONDS", 0.01)
     append, attempts = Lease.append, itertools.count(1)
 
     async def append_and_lose(lease: Lease, *given: Any, **fields: Any) -> Offset:
         at = await append(lease, *given, **fields)
         if fields and next(attempts) < 3:
-            await house.store.client.delete(model(replica).keys.key("activation-lease"))  # so long does it take
+            await lab.store.client.delete(model(replica).keys.key("activation-lease"))  # so long does it take
             raise StoreUnavailable("the reply was lost")
         return at
 
     monkeypatch.setattr(Lease, "append", append_and_lose)
-    at = await activate(await here(house), card.id, "a test", if_active=LIVE)
-    assert await truth(house) == [(at, card.id)]
+    at = await activate(await here(lab), card.id, "a test", if_active=LIVE)
+    assert await truth(lab) == [(at, card.id)]
     await until(lambda: model(replica).live.serving.at == str(at))
 
 
-async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(house: House) -> None:
-    one = await house.replica()
-    card = await version(house)
+async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(lab: Lab) -> None:
+    one = await lab.replica()
+    card = await version(lab)
     before = model(one).offset
     with pytest.raises(UnknownVersion):
-        await activate(await here(house), "0123456789abcdef", "a test")
+        await activate(await here(lab), "0123456789abcdef", "a test")
     with pytest.raises(ArtifactsUnavailable, match="ABOUND_ARTIFACTS_URL"):
-        await activate((await here(house))._replace(artifacts=None), card.id, "a test")
-    folder = house.artifacts.path(versions.folder(model(one).keys, card.id))
+        await activate((await here(lab))._replace(artifacts=None), card.id, "a test")
+    folder = lab.artifacts.path(versions.folder(model(one).keys, card.id))
     assert folder is not None
     broken = next(path for path in folder.iterdir() if path.suffix == ".npy")
     broken.write_bytes(broken.read_bytes()[:-1] + b"\xff")
     with pytest.raises(Corrupted):
-        await activate(await here(house), card.id, "a test")
-    assert not await house.elements()
+        await activate(await here(lab), card.id, "a test")
+    assert not await lab.elements()
     assert model(one).offset == before
-    assert await house.store.client.exists(model(one).keys.key("activation-lease")) == 0
+    assert await lab.store.client.exists(model(one).keys.key("activation-lease")) == 0
 
 
-async def test_what_no_replica_could_load_is_not_activated(house: House) -> None:
-    blind = await house.replica(artifacts=False)
-    card = await version(house)
+async def test_what_no_replica_could_load_is_not_activated(lab: Lab) -> None:
+    blind = await lab.replica(artifacts=False)
+    card = await version(lab)
     with pytest.raises(NotReady, match="no replica could load"):
-        await activate(await here(house, prepare_seconds=2), card.id, "a test")
+        await activate(await here(lab, prepare_seconds=2), card.id, "a test")
     assert blind.status().ready
-    assert [type(event) for _, event in await house.elements()] == [PrepareVersionEvent]
+    assert [type(event) for _, event in await lab.elements()] == [PrepareVersionEvent]
 
 
 async def test_a_replica_that_died_without_a_word_is_not_waited_for_long(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = await house.replica()
-    card = await version(house)
+    one = await lab.replica()
+    card = await version(lab)
     monkeypatch.setattr(activation, "SILENT_SECONDS", 1.0)
-    [said] = await replica_status.live_replicas(house.store, model(one).keys)
+    [said] = await replica_status.live_replicas(lab.store, model(one).keys)
     ghost = msgspec.structs.replace(said, replica="ghost")
-    await replica_status.publish(house.store, [(model(one).keys, ghost)])
+    await replica_status.publish(lab.store, [(model(one).keys, ghost)])
     loop = asyncio.get_running_loop()
     began = loop.time()
-    at = await activate(await here(house, prepare_seconds=60.0), card.id, "a test")
+    at = await activate(await here(lab, prepare_seconds=60.0), card.id, "a test")
     assert loop.time() - began < 50
-    assert await truth(house) == [(at, card.id)]
+    assert await truth(lab) == [(at, card.id)]
 
 
-async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(house: House) -> None:
-    one = await house.replica(serving=ServingParams(loaded=1))
-    first, second = await version(house), await version(house, "second")
-    keys = (await house.living()).keys
-    async with activation.fence(house.store, keys) as lease:
+async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(lab: Lab) -> None:
+    one = await lab.replica(serving=ServingParams(loaded=1))
+    first, second = await version(lab), await version(lab, "second")
+    keys = (await lab.living()).keys
+    async with activation.fence(lab.store, keys) as lease:
         prepare = PrepareVersionEvent("a", first.id, first.digest)
         await lease.renew(msgspec.json.encode(prepare))
-        await house.append(prepare)
+        await lab.append(prepare)
         await until(lambda: first.id in (model(one).versions or {}))
         await one.loaded_versions.get(model(one), second.id)  # there is room for one besides what is to be active
         assert set(model(one).versions or {}) == {first.id, second.id}
     await until(lambda: set(model(one).versions or {}) == {second.id})
-    assert await truth(house) == []
+    assert await truth(lab) == []
 
 
-async def test_a_halted_replica_passes_over_versions_that_are_gone(house: House) -> None:
-    one, blind = await house.replica(), await house.replica(artifacts=False)
-    first, second = await version(house), await version(house, "second")
-    await activate(await here(house, prepare_seconds=2), first.id, "a test")
+async def test_a_halted_replica_passes_over_versions_that_are_gone(lab: Lab) -> None:
+    one, blind = await lab.replica(), await lab.replica(artifacts=False)
+    first, second = await version(lab), await version(lab, "second")
+    await activate(await here(lab, prepare_seconds=2), first.id, "a test")
     await until(lambda: model(blind).lacks_version)
-    await activate(await here(house, prepare_seconds=2), second.id, "a test")
-    await versions.delete(house.artifacts, model(one).keys, first.id)
-    blind.loaded_versions._artifacts = house.artifacts  # it comes back
+    await activate(await here(lab, prepare_seconds=2), second.id, "a test")
+    await versions.delete(lab.artifacts, model(one).keys, first.id)
+    blind.loaded_versions._artifacts = lab.artifacts  # it comes back
     await until(lambda: blind.status().ready)
     assert observe(blind) == (model(one).offset, second.id)

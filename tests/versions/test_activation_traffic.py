@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from abound.api.routes.classify import Classify
-from abound.asyncio_tasks import TimeSlice
-from abound.replica import ranking_pool
+from abound.replica import rankers as ranking_pool
 from abound.replica.predictions import RememberParams
 from abound.replica.replica import Replica
 from abound.security.rate_limits import RateLimiter, RateParams
 from abound.settings import Settings
+from abound.tasks import TimeSlice
 from abound.versions.activation import activate
 from abound.versions.ranking import rank_all
 from abound_core.errors import NotReady
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
-from tests.support.adoption_house import House, learning
+from tests.support.lab import Lab, learning
 from tests.support.replicas import until
 from tests.support.small_versions import FEATURES, fitted, place, write
 from tests.support.streams import drafts
@@ -53,7 +53,7 @@ class RouteCaller:
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
-    house: House, seed: int, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
 
@@ -63,11 +63,11 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
 
     monkeypatch.setattr(ranking_pool, "rank_all", rank_slowly)
     monkeypatch.setattr(TimeSlice, "due", lambda self: rng.random() < 0.2)
-    replicas = [await house.replica() for _ in range(3)]
+    replicas = [await lab.replica() for _ in range(3)]
     callers = [RouteCaller(replica) for replica in replicas]
     await replicas[0].learn("default", drafts(50))
-    keys = (await house.living()).keys
-    made = {(await write(house.artifacts, keys, one)).id: one for one in (fitted("one"), fitted("two", 7))}
+    keys = (await lab.living()).keys
+    made = {(await write(lab.artifacts, keys, one)).id: one for one in (fitted("one"), fitted("two", 7))}
     told: list[tuple[str, str, list[str]]] = []
     stop = False
 
@@ -89,11 +89,11 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
     asking = [asyncio.create_task(classify(caller)) for caller in callers]
     async with learning(replicas[0]), learning(replicas[1], 5000):
         for name in rng.choices([*made, LIVE], k=5):
-            at = await activate(place(house.store, house.artifacts, keys), name, "a test")
+            at = await activate(place(lab.store, lab.artifacts, keys), name, "a test")
             await until(lambda at=at: all(replica.model("default").offset > at for replica in replicas))
     stop = True
     await asyncio.gather(*asking)
-    switches = await truth(house)
+    switches = await truth(lab)
     assert {version for _, version, _ in told} >= {version for _, version in switches}
     known = {version: set(one.labels) for version, one in made.items()}
     for offset, version, labels in told:

@@ -12,13 +12,13 @@ import pytest
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.file_cache import FileCache
 from abound.log.catalog import DEFAULT_MODEL, CatalogModel
-from abound.rebuild.adoption import AdoptionContext
-from abound.rebuild.erase import delete_versions
+from abound.replace.adoption import AdoptionContext
+from abound.replace.erase import delete_versions
 from abound.replica.replica import Replica
 from abound.settings import Settings
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
-from abound.versions import repository as versions
+from abound.store.key_names import ModelKeys
+from abound.versions import versions as versions
 from abound.versions.cache_cleanup import COPIES_KEY, N_ASKED
 from abound.versions.card import Card
 from abound.versions.promotion.runner import PromotionRunner
@@ -27,7 +27,7 @@ from abound_core.errors import NotReady, UnknownVersion
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import until
 from tests.support.valkey import Server
-from tests.versions.test_repository import fit
+from tests.versions.test_versions import fit
 
 
 class Machines:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.replica.ranking_pool import BatchingPool
+from abound.replica.rankers import BatchingPool
 from abound.versions import ranking
 from abound.versions.ranking import RankingRequest, rank_all
-from abound.versions.repository import LoadedVersion
+from abound.versions.versions import LoadedVersion
 from abound_core.errors import Overloaded
 from abound_core.types import Offset
 from tests.randomness import examples

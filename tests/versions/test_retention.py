@@ -22,12 +22,12 @@ from abound.jobs.record import Job
 from abound.jobs.record import new_id as job_id
 from abound.jobs.repository import JobRepository
 from abound.log.catalog import read_catalog
-from abound.rebuild import erase
+from abound.replace import erase
 from abound.store import expiring
 from abound.store.client import Store
 from abound.versions import activation
-from abound.versions import repository as versions
 from abound.versions import retention as version_retention
+from abound.versions import versions as versions
 from abound.versions.card import Card, new_id
 from abound.versions.promotion import challengers
 from abound.worker import Worker
@@ -35,10 +35,10 @@ from abound_core.config import ModelConfig
 from abound_core.errors import ArtifactsUnavailable, Cancelled, Conflict, UnknownVersion, VersionDeleted
 from abound_core.types import Offset
 from tests.core.methods.toy import made
-from tests.support.adoption_house import House
+from tests.support.lab import Lab
 from tests.support.small_versions import fitted
 from tests.support.small_versions import write as write_small
-from tests.versions.test_repository import KEYS, fit, write
+from tests.versions.test_versions import KEYS, fit, write
 
 
 @pytest.fixture
@@ -67,10 +67,10 @@ async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: Art
     assert await collect(store, artifacts) == 0
 
 
-async def test_a_committed_version_waits_for_its_job_until_that_has_ended(house: House) -> None:
+async def test_a_committed_version_waits_for_its_job_until_that_has_ended(lab: Lab) -> None:
     """The store was full when its card was to be written."""
-    keys, jobs = (await house.living()).keys, JobRepository(house.store)
-    waiting, ended = [await write_small(house.artifacts, keys, fitted("a"), whole=False) for _ in range(2)]
+    keys, jobs = (await lab.living()).keys, JobRepository(lab.store)
+    waiting, ended = [await write_small(lab.artifacts, keys, fitted("a"), whole=False) for _ in range(2)]
     for card in (ended, waiting):
         await jobs.submit(Job(id=job_id(), state="queued", model=keys.name, incarnation="1-0", method="m", kind="fit"))
         job = await jobs.claim("fit", "a worker")
@@ -80,10 +80,10 @@ async def test_a_committed_version_waits_for_its_job_until_that_has_ended(house:
             assert await jobs.end(job, "cancelled")
         else:
             assert await jobs.requeue(job, "no space left on device", delay=640.0)
-    await Worker(house.store, artifacts=house.artifacts).sweep(await read_catalog(house.store))
-    assert await versions.ids(house.artifacts, keys, versions.READY) == [waiting.id]
-    assert await version_retention.publish(house.store, house.artifacts, keys, waiting.id) == waiting
-    assert (await versions.load(house.artifacts, keys, waiting.id)).card == waiting
+    await Worker(lab.store, artifacts=lab.artifacts).sweep(await read_catalog(lab.store))
+    assert await versions.ids(lab.artifacts, keys, versions.READY) == [waiting.id]
+    assert await version_retention.publish(lab.store, lab.artifacts, keys, waiting.id) == waiting
+    assert (await versions.load(lab.artifacts, keys, waiting.id)).card == waiting
 
 
 async def test_a_folder_that_cannot_be_read_loses_no_version(

@@ -19,10 +19,10 @@ from abound.artifacts.file_format import encode_head
 from abound.artifacts.npy import ArrayFile
 from abound.history import erasures
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
-from abound.versions import repository as versions
+from abound.store.key_names import ModelKeys
 from abound.versions import retention as version_retention
 from abound.versions import version_file
+from abound.versions import versions as versions
 from abound.versions.card import Card, digest_of, reading_settings, refuse_other_reading
 from abound.versions.retention import VersionParams
 from abound.versions.version_file import DEFAULT, MAGIC, export_version, import_version
@@ -30,7 +30,7 @@ from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, InvalidInstance, Malformed
 from abound_core.methods.fitted import FittedMethod
 from abound_core.types import Offset
-from tests.versions.test_repository import KEYS, OTHER, fit, write
+from tests.versions.test_versions import KEYS, OTHER, fit, write
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ from abound.api.routes.classify import Classify
 from abound.api.routes.learn import LearnHandler
 from abound.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.artifacts.file_cache import cache_in
-from abound.asyncio_tasks import cancel_and_wait, forever
 from abound.jobs.submission import JobSubmission
 from abound.log.stream import LogParams
 from abound.metrics import REQUEST_ID, TRACE_ID, Telemetry
@@ -49,14 +48,15 @@ from abound.replica.loaded_versions import ServingParams
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.model_directory import ARRIVAL_SECONDS
 from abound.replica.predictions import RememberParams
-from abound.replica.ranking_pool import Rankers
+from abound.replica.rankers import Rankers
 from abound.replica.replica import Replica, ReplicaParams
 from abound.security.guard import Guard, log_request
 from abound.security.key_ring import KeyRing
 from abound.security.rate_limits import RateLimiter, RateParams
 from abound.settings import Settings, is_loopback
-from abound.snapshots.snapshots import SnapshotParams
+from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store, StoreParams
+from abound.tasks import cancel_and_wait, forever
 from abound.versions.retention import VersionParams
 from abound_core.errors import Forbidden, NotReady, StoreUnavailable, Unauthorized
 from abound_core.limits import Limits

@@ -19,7 +19,7 @@ import numpy as np
 
 from abound.api.problems import decoding_error
 from abound.api.schemas.learn_classify import Instance, encoder
-from abound.asyncio_tasks import TimeSlice
+from abound.tasks import TimeSlice
 from abound_core.errors import InvalidInstance, Malformed
 from abound_core.instances import outline_kernels as kernels
 from abound_core.instances.dense_vector import to_int8

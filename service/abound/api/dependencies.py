@@ -17,16 +17,16 @@ from abound.api.request_body import JSON, BodyBudget, media_of, read_body
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.jobs.submission import JobSubmission
 from abound.metrics import Telemetry
-from abound.model.replicated_model import ReplicatedModel
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.model_directory import check_name
-from abound.replica.ranking_pool import Rankers
+from abound.replica.rankers import Rankers
 from abound.replica.replica import Replica
 from abound.security.audit import Actor
 from abound.security.guard import actor_of
 from abound.security.key_ring import Grant, KeyRing
 from abound.security.rate_limits import RateLimiter
 from abound.settings import Settings
+from abound.state.replicated_model import ReplicatedModel
 from abound_core.errors import ArtifactsUnavailable, InvalidInstance, Overloaded, UnknownModel, did_you_mean
 from abound_core.limits import MODEL_NAME
 from abound_core.types import Offset

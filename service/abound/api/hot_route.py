@@ -30,11 +30,11 @@ from abound.api.request_body import (
     send_answer,
 )
 from abound.api.schemas.learn_classify import encoder
-from abound.asyncio_tasks import run_together
 from abound.metrics import REQUEST_ID, RequestMeter
 from abound.security.guard import Guard, log_request
 from abound.security.key_ring import Grant
 from abound.settings import Settings
+from abound.tasks import run_together
 from abound_core.errors import AboundError, InvalidInstance, OutcomeUnknown
 
 DEFAULT_MODEL = "default"

@@ -31,14 +31,14 @@ from abound.api.schemas.learn_classify import (
     LearnResult,
     Wait,
 )
-from abound.asyncio_tasks import TimeSlice
 from abound.log.append_group import LearnDraft, LearnOutcome
-from abound.model.replicated_model import ReplicatedModel
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.predictions import RememberParams, mark_learned, recall, vector_fingerprint
 from abound.replica.replica import Replica
 from abound.settings import Settings
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.server_info import LEVELS
+from abound.tasks import TimeSlice
 from abound_core.config import VECTOR_FIELDS, ModelConfig
 from abound_core.errors import (
     Conflict,

@@ -20,11 +20,11 @@ from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.api.ndjson_rates import admit_lines
 from abound.api.problems import problem_of
 from abound.api.schemas.learn_classify import Wait, encoder, learn_decoder
-from abound.asyncio_tasks import TimeSlice, run_together
 from abound.log.append_group import LearnDraft, LearnOutcome
-from abound.model.replicated_model import ReplicatedModel
 from abound.security.key_ring import Grant
 from abound.security.rate_limits import RateLimiter
+from abound.state.replicated_model import ReplicatedModel
+from abound.tasks import TimeSlice, run_together
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance
 

@@ -8,9 +8,9 @@ from functools import partial
 import msgspec
 
 from abound.api.ndjson import NdjsonLine
-from abound.asyncio_tasks import TimeSlice
 from abound.security.key_ring import Grant
 from abound.security.rate_limits import RateLimiter
+from abound.tasks import TimeSlice
 from abound_core.errors import AboundError, RateLimited, StoreUnavailable, TooLarge
 
 

@@ -12,8 +12,8 @@ import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.timeouts import NO_ANSWER
-from abound.asyncio_tasks import cancel_and_wait
 from abound.store.client import Store
+from abound.tasks import cancel_and_wait
 from abound_core.errors import ArtifactsUnavailable
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from abound_core.errors import ArtifactsUnavailable, UnknownModel, did_you_mean
 
 if TYPE_CHECKING:
     from abound.artifacts.artifact_store import ArtifactStore
-    from abound.history.history_manifest import HistoryManifest
+    from abound.history.history import HistoryManifest
     from abound.log.catalog import CatalogModel
     from abound.settings import Settings
     from abound.store.client import Store
@@ -40,9 +40,9 @@ def show(
     async def work(
         store: Store, artifacts: ArtifactStore, living: CatalogModel
     ) -> tuple[HistoryManifest | None, list[str], list[int]]:
-        from abound.history.history_manifest import History
+        from abound.history.history import History
         from abound.history.integrity import find_damage
-        from abound.snapshots import state_files
+        from abound.state import state_files
 
         contents = await History(store, artifacts, living.keys).manifest()
         wrong = await find_damage(store, artifacts, living)

@@ -24,20 +24,20 @@ import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.checksums import checksum_of, seal
-from abound.asyncio_tasks import do_nothing
-from abound.history import history_manifest
-from abound.history.history_manifest import Base, HistoryManifest, HistoryParams, Segment
+from abound.history import history as history_manifest
+from abound.history.history import Base, HistoryManifest, HistoryParams, Segment
 from abound.history.segment import encode_segment
 from abound.log import stream
 from abound.log.catalog import CatalogModel
 from abound.log.events import adoption_after, check
 from abound.log.stream import Element, LogParams, Trim, entry_size, trimmed_key
-from abound.model.replicated_model import ReplicatedModel
-from abound.snapshots import snapshots, state_files
-from abound.snapshots.state_image import StateManifest
+from abound.state import snapshots, state_files
+from abound.state.replicated_model import ReplicatedModel
+from abound.state.state_image import StateManifest
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.lease import ADOPTION, Command, Lease, acquire
+from abound.tasks import do_nothing
 from abound_core.errors import Corrupted, NotReady, UnknownArtifact
 from abound_core.limits import Limits
 from abound_core.types import START, Offset

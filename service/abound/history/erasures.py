@@ -23,7 +23,7 @@ import msgspec
 from abound.artifacts.checksums import decoding
 from abound.log.events import AdoptEvent, MarkEvent
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.lease import Command
 from abound_core.errors import Conflict
 from abound_core.model.entry_application import Unit

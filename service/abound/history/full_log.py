@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import AsyncGenerator
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.history_manifest import WAY_OUT, History
+from abound.history.history import WAY_OUT, History
 from abound.log import stream
 from abound.log.events import Entry, LearnEvent, decode_entry
 from abound.log.stream import MAX_ENTRIES, Element, LogParams
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.raw_connection import StoreConnection
 from abound_core.errors import Corrupted
 from abound_core.types import Offset

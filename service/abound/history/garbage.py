@@ -16,7 +16,7 @@ they return together with the pointer.
 State files are referenced by adoptions in history and log, and by the base of history. Retention removes adoptions. A
 job that dies between writing a state file and adopting it leaves the file. Such a job holds the lease of adoptions, so
 the collector takes that lease too. A job that has made a state file deletes unreferenced ones itself
-(``abound/rebuild/erase.py``).
+(``abound/replace/erase.py``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import re
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.history_manifest import History, HistoryManifest, artifact_folder
+from abound.history.history import History, HistoryManifest, artifact_folder
 from abound.log import stream
 from abound.log.catalog import Catalog
 from abound.log.events import adopted_state_files
 from abound.log.stream import LogParams
-from abound.snapshots import snapshots, state_files
+from abound.state import snapshots, state_files
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.lease import ADOPTION, LeaseLost, acquire
 from abound_core.errors import Conflict, Corrupted, UnknownApplyVersion, UnknownArtifact
 from abound_core.types import Offset

@@ -22,11 +22,11 @@ import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore, recorded_id
 from abound.artifacts.timeouts import NO_ANSWER
-from abound.asyncio_tasks import wait_for_event
 from abound.log.catalog import Catalog, read_catalog
 from abound.log.stream import Trim, trimmed_key
 from abound.settings import Settings
 from abound.store.client import Store, store_errors
+from abound.tasks import wait_for_event
 from abound_core.errors import (
     ArtifactsUnavailable,
     CannotStart,

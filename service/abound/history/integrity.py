@@ -7,13 +7,13 @@ rebuilds or erases.
 from __future__ import annotations
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.history_manifest import BEGIN_ANEW_HINT, WAY_OUT, History
+from abound.history.history import BEGIN_ANEW_HINT, WAY_OUT, History
+from abound.history.load import load_first_state
 from abound.history.replay import ReplaySource
-from abound.history.restore import restore_first_state
 from abound.log import stream
 from abound.log.catalog import CatalogModel
 from abound.log.events import AdoptEvent, decode_entry
-from abound.model.replicated_model import ReplicatedModel
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store
 from abound_core.errors import Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownOffset
 from abound_core.types import Offset
@@ -40,7 +40,7 @@ async def find_damage(store: Store, artifacts: ArtifactStore | None, living: Cat
                 wrong.append(f"{error}. {WAY_OUT}")
     model = ReplicatedModel(living.keys, living.config)
     try:
-        await restore_first_state(store, artifacts, model)
+        await load_first_state(store, artifacts, model)
     except (Corrupted, UnknownApplyVersion) as error:
         wrong.append(str(error))
     source = ReplaySource(store, artifacts)

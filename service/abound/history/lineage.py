@@ -14,7 +14,7 @@ import msgspec
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history.full_log import decode_element
-from abound.history.history_manifest import History
+from abound.history.history import History
 from abound.log.events import (
     MAX_POSITIONS,
     AdoptEvent,
@@ -25,9 +25,9 @@ from abound.log.events import (
     element_of,
 )
 from abound.log.stream import Element
-from abound.snapshots import state_files
+from abound.state import state_files
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.instances.record import record_ends
 from abound_core.types import START, Offset
 

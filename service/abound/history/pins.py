@@ -11,7 +11,7 @@ import contextlib
 
 from abound.store import expiring
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.types import Offset
 
 PIN_SECONDS = 600

@@ -22,20 +22,20 @@ import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.asyncio_tasks import do_nothing
 from abound.history import full_log
 from abound.history.lineage import cut_entry
-from abound.history.restore import restore_first_state, restore_newest
+from abound.history.load import load_first_state, load_newest
 from abound.log.catalog import CatalogModel
 from abound.log.events import decode_entry
 from abound.log.stream import Element, LogParams
-from abound.model.replicated_model import REPLAY_SLICE, ReplicatedModel, StandbyMissing, StandbyState
-from abound.snapshots import state_files
-from abound.snapshots.snapshots import SnapshotParams, write
-from abound.snapshots.state_image import StateManifest
+from abound.state import state_files
+from abound.state.replicated_model import REPLAY_SLICE, ReplicatedModel, StandbyMissing, StandbyState
+from abound.state.snapshots import SnapshotParams, write
+from abound.state.state_image import StateManifest
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.lease import Lease, LeaseLost, acquire
+from abound.tasks import do_nothing
 from abound_core.errors import AboundError, Corrupted, UnknownArtifact, UnknownOffset
 from abound_core.limits import Limits
 from abound_core.model.live_model import LiveModel
@@ -50,7 +50,7 @@ MAX_ROUNDS = 50
 """So does a standby state after this many rounds, since it is hardly faster than new entries arrive."""
 
 
-async def rebuild(
+async def replay(
     store: Store,
     living: CatalogModel,
     until: Offset | None = None,
@@ -91,11 +91,11 @@ async def rebuild(
     source = source or ReplaySource(store, artifacts, params)
     model = ReplicatedModel(living.keys, living.config, REPLAY_SLICE, Limits())
     if from_start:
-        await restore_first_state(store, artifacts, model)
+        await load_first_state(store, artifacts, model)
         if until is not None and model.offset > until:
             raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
     else:
-        await restore_newest(store, model, until=until, artifacts=artifacts)
+        await load_newest(store, model, until=until, artifacts=artifacts)
     reading = source.entries(living.keys, model.offset, until, model.position.checksum)
     async with contextlib.aclosing(reading):
         async for elements in reading:
@@ -128,7 +128,7 @@ async def compact(
         Another process holds the lease.
     LeaseLost
         Another process has taken over the model meanwhile.
-    Whatever ``rebuild`` raises.
+    Whatever ``replay`` raises.
     """
     if lease is None:
         async with acquire(store, living.keys) as taken:
@@ -139,7 +139,7 @@ async def compact(
             raise LeaseLost
         await between()
 
-    model = await rebuild(store, living, params=log_params, between=step, artifacts=artifacts)
+    model = await replay(store, living, params=log_params, between=step, artifacts=artifacts)
     return await write(store, model, params, lease, step)
 
 

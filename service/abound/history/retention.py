@@ -18,11 +18,11 @@ import structlog
 
 from abound.history import pins
 from abound.history.archive import BASE_PREFIX, ArchiveContext, least_replay_offset, make_base, swap_manifest
-from abound.history.history_manifest import History, HistoryManifest, HistoryParams, Segment
-from abound.history.replay import rebuild
+from abound.history.history import History, HistoryManifest, HistoryParams, Segment
+from abound.history.replay import replay
 from abound.log import stream
 from abound.log.events import adopted_state_files
-from abound.snapshots import state_files
+from abound.state import state_files
 from abound_core.errors import Corrupted, UnknownArtifact
 from abound_core.types import Offset
 
@@ -51,7 +51,7 @@ async def enforce_retention(to: ArchiveContext, contents: HistoryManifest) -> Hi
     if not n:
         return contents
     until = Offset.of_entry(contents.segments[n - 1].last)
-    model = await rebuild(
+    model = await replay(
         to.store,
         to.living,
         until,

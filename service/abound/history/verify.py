@@ -13,13 +13,13 @@ import secrets
 from typing import NamedTuple
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.history_manifest import History
-from abound.history.replay import rebuild
+from abound.history.history import History
+from abound.history.replay import replay
 from abound.log.appender import append_event
 from abound.log.catalog import CatalogModel, read_catalog
 from abound.log.events import MarkEvent
-from abound.model import replica_status
-from abound.model.replica_status import MarkDigest
+from abound.state import replica_status
+from abound.state.replica_status import MarkDigest
 from abound.store.client import Store
 from abound_core.errors import (
     ArtifactsUnavailable,
@@ -102,8 +102,8 @@ async def verify(
     token = secrets.token_hex(8)
     offset = await append_event(store, living.keys, MarkEvent(token))
     try:
-        from_start = await rebuild(store, living, offset, from_start=True, artifacts=artifacts)
-        from_snapshot = await rebuild(store, living, offset, artifacts=artifacts)
+        from_start = await replay(store, living, offset, from_start=True, artifacts=artifacts)
+        from_snapshot = await replay(store, living, offset, artifacts=artifacts)
         contents = await History(store, artifacts, living.keys).manifest()
     except (ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
         raise type(error)(f"the model {name} cannot be rebuilt: {error}") from error

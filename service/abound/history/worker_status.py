@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 
 KEPT_SECONDS = 1800
 """Several times the interval at which a worker retries."""

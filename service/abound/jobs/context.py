@@ -28,9 +28,9 @@ from abound.jobs.record import Job
 from abound.jobs.repository import JobRepository
 from abound.log.catalog import CatalogModel, read_catalog
 from abound.settings import Settings
-from abound.snapshots import state_files
+from abound.state import state_files
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.versions.card import CARD
 from abound_core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable, UnknownModel
 from abound_core.types import Offset

@@ -24,13 +24,13 @@ import socket
 import structlog
 
 from abound.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
-from abound.asyncio_tasks import cancel_and_wait
 from abound.jobs.context import delete_uncommitted
 from abound.jobs.fork_server import ForkServer
 from abound.jobs.record import ENDED, Job
 from abound.jobs.repository import JobRepository
 from abound.settings import Settings
 from abound.store.client import Store
+from abound.tasks import cancel_and_wait
 from abound_core.errors import ArtifactsUnavailable, StoreUnavailable, UnknownJob
 
 log = structlog.get_logger(__name__)

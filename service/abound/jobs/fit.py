@@ -30,11 +30,11 @@ from abound.datasets.files import local_file, read_file
 from abound.datasets.repository import DatasetCard, DatasetRepository
 from abound.history import erasures, full_log
 from abound.jobs.training_data import MAX_DENSE_BYTES, matrices_of_history
-from abound.model.replicated_model import new_secret
 from abound.processes.parallel import parallel
 from abound.settings import field_descriptions
-from abound.versions import repository as versions
+from abound.state.replicated_model import new_secret
 from abound.versions import retention as version_retention
+from abound.versions import versions as versions
 from abound.versions.card import Card, new_id, reading_settings
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, InvalidInstance, Malformed, UnknownVersion

@@ -34,7 +34,6 @@ import structlog
 import uvloop
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.asyncio_tasks import cancel_and_wait
 from abound.history import pins
 from abound.jobs.context import JobContext, delete_uncommitted, model_of
 from abound.jobs.record import Job, heartbeat_command
@@ -42,6 +41,7 @@ from abound.jobs.repository import JobParams, JobRepository
 from abound.processes.memory import format_bytes, limit_memory
 from abound.settings import Settings
 from abound.store.client import Store, StoreParams, store_errors, sync_client
+from abound.tasks import cancel_and_wait
 from abound_core.errors import (
     AboundError,
     ArtifactsUnavailable,

@@ -25,9 +25,9 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from abound.jobs.fit import fit, fit_params
-from abound.jobs.rebuild import RestoreParams, forget, refit, restore
-from abound.rebuild.redaction import ForgetParams
-from abound.rebuild.refit import RefitParams
+from abound.jobs.replace import RestoreParams, forget, refit, restore
+from abound.replace.redaction import ForgetParams
+from abound.replace.refit import RefitParams
 from abound.settings import field_descriptions
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance, did_you_mean
@@ -66,7 +66,7 @@ class JobMethod:
 
     params: type[Any]
     run: Run
-    kind: str = "rebuild"
+    kind: str = "replace"
     summary: str = ""
     data: bool = False
     versions: bool = False

@@ -32,7 +32,7 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
 ENDED = ("succeeded", "failed", "cancelled")
 
-KINDS = ("fit", "rebuild")
+KINDS = ("fit", "replace")
 """Kinds of jobs. A worker runs one job of each kind at a time, so that short jobs do not wait for long ones."""
 
 JOBS = "abound:jobs"

@@ -19,9 +19,9 @@ from abound.datasets.repository import DatasetRepository
 from abound.jobs.record import KINDS, Job, id_of_key, new_id
 from abound.jobs.repository import JobParams, JobRepository
 from abound.metrics import JobStatistics
-from abound.model.replicated_model import ReplicatedModel
 from abound.settings import Settings
-from abound.snapshots.schedule import live_workers
+from abound.state.replicated_model import ReplicatedModel
+from abound.state.schedule import live_workers
 from abound.store.client import Store
 from abound_core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob, did_you_mean
 

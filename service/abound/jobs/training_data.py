@@ -21,8 +21,8 @@ from abound.history import erasures, full_log
 from abound.history.lineage import Lineage, read_events, trace_lineage
 from abound.log.events import LearnEvent
 from abound.log.stream import Element, LogParams
-from abound.model.replicated_model import new_secret
-from abound.snapshots import state_files
+from abound.state import state_files
+from abound.state.replicated_model import new_secret
 from abound_core.instances.record import record_ends
 from abound_core.limits import Limits
 from abound_core.methods.training.gather import MatrixBuilder

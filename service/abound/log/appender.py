@@ -31,7 +31,6 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from abound.asyncio_tasks import cancel_and_wait
 from abound.log.append_group import AppendGroup, LearnDraft, LearnOutcome, PendingRequest
 from abound.log.events import APPLY_VERSION, ControlEvent, Entry, encode
 from abound.log.stream import LogParams, xadd
@@ -39,10 +38,11 @@ from abound.metrics import DurationCounter
 from abound.processes.tracing import Tracing
 from abound.store.client import Store, store_errors
 from abound.store.durability import Words, confirmation_commands, confirmed_level
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.raw_connection import ConnectionLost, Reply, pack_command
 from abound.store.reconnecting_connection import ReconnectingConnection
 from abound.store.server_info import LEVELS, ServerInfo
+from abound.tasks import cancel_and_wait
 from abound_core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
 from abound_core.model.entry_application import EntryApplication
 from abound_core.types import Offset

@@ -30,7 +30,7 @@ from abound.log.events import (
 )
 from abound.log.stream import Element
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.raw_connection import ConnectionLost
 from abound.store.reconnecting_connection import ReconnectingConnection
 from abound.store.server_info import refusal_of

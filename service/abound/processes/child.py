@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from abound.asyncio_tasks import wait_for_event
 from abound.processes.lifetime import dies_with_parent
 from abound.processes.status_pipe import EXIT_REFUSED, LONGEST_LINE, Report
+from abound.tasks import wait_for_event
 from abound_core.errors import CannotStart
 
 FIRST_DELAY = 0.5

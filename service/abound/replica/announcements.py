@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from abound.asyncio_tasks import cancel_and_wait, wait_for_event
-from abound.model.replicated_model import ReplicatedModel
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store
 from abound.store.lease import read_payloads
+from abound.tasks import cancel_and_wait, wait_for_event
 from abound_core.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)

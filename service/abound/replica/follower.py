@@ -22,9 +22,9 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.log import stream
 from abound.log.catalog import CATALOG_KEY, Catalog, CatalogModel
 from abound.log.stream import Element, LogParams, ReadPacer, Trim, entry_size
-from abound.model.replicated_model import ReplicatedModel
 from abound.processes import kernel_compiler
 from abound.replica.loader import FollowerCallbacks, Loader, Progress
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store, store_errors
 from abound.store.raw_connection import ConnectionLost, StoreConnection
 from abound.store.reconnecting_connection import FIRST_PAUSE, LONGEST_PAUSE

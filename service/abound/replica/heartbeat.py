@@ -8,13 +8,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from abound.asyncio_tasks import forever
 from abound.log import stream
 from abound.log.catalog import CATALOG_KEY
 from abound.log.stream import Trim
-from abound.model import replica_status
 from abound.replica.follower import Follower
+from abound.state import replica_status
 from abound.store.client import Store, store_errors
+from abound.tasks import forever
 from abound.versions.cache_cleanup import CacheCleaner
 from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.types import Offset

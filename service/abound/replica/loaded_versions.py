@@ -20,15 +20,15 @@ from dataclasses import dataclass
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.asyncio_tasks import cancel_and_wait
 from abound.log.events import PrepareVersionEvent
-from abound.model.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
 from abound.replica.announcements import AnnouncementFollower
+from abound.state.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
 from abound.store.client import Store
 from abound.store.lease import ACTIVATION
-from abound.versions import repository as versions
+from abound.tasks import cancel_and_wait
+from abound.versions import versions as versions
 from abound.versions.card import is_id
-from abound.versions.repository import LoadedVersion
+from abound.versions.versions import LoadedVersion
 from abound_core.errors import (
     AboundError,
     ArtifactsUnavailable,

@@ -15,11 +15,11 @@ import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import full_log
-from abound.history.restore import restore_newest
+from abound.history.load import load_newest
 from abound.log import stream
 from abound.log.events import MarkEvent, PrepareEvent, PrepareVersionEvent
 from abound.log.stream import MAX_ENTRIES, Element, LogParams
-from abound.model.replicated_model import (
+from abound.state.replicated_model import (
     REPLAY_SLICE,
     AppliedEntry,
     ReplicatedModel,
@@ -58,7 +58,7 @@ class Loader:
         name = model.name
         try:
             progress(f"loading snapshot of {name}", 0.0)
-            manifest = await restore_newest(
+            manifest = await load_newest(
                 self._store,
                 model,
                 lambda done: progress(f"loading snapshot of {name}", done),

@@ -21,8 +21,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from abound.model.replicated_model import ReplicatedModel
 from abound.processes.memory import default_models_memory
+from abound.state.replicated_model import ReplicatedModel
 from abound_core.errors import MemoryLimitExceeded, Overloaded
 
 LOOK_SECONDS = 0.01

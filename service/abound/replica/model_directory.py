@@ -11,17 +11,17 @@ import contextlib
 import re
 from typing import Any
 
-from abound.asyncio_tasks import wait_until
 from abound.log import stream
 from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, append_to_catalog
 from abound.log.events import ModelCreated, ModelDeleted
-from abound.model.replicated_model import ReplicatedModel
 from abound.processes import kernel_compiler
 from abound.replica.follower import Follower
 from abound.replica.health import Health
-from abound.snapshots import snapshots
+from abound.state import snapshots
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store
 from abound.store.reconnecting_connection import ReconnectingConnection
+from abound.tasks import wait_until
 from abound_core.config import ModelConfig
 from abound_core.errors import (
     Conflict,

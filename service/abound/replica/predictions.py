@@ -23,7 +23,7 @@ import msgspec
 
 from abound.log.events import LearnEvent
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound_core.config import BEFORE, VECTOR_FIELDS, ModelConfig
 from abound_core.errors import Conflict, UnknownPrediction
 from abound_core.instances.record import record_ends

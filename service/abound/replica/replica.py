@@ -25,7 +25,6 @@ from typing import Any, Literal
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.asyncio_tasks import cancel_and_wait, wait_until
 from abound.history.high_water import HighWaterRecorder
 from abound.history.replay import ReplaySource
 from abound.log import stream
@@ -34,8 +33,6 @@ from abound.log.appender import Appender
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, MarkEvent
 from abound.log.stream import LogParams
-from abound.model import replica_status
-from abound.model.replicated_model import AppliedEntry, ReplicatedModel, StandbyMissing, VersionNotLoaded
 from abound.processes import kernel_compiler
 from abound.processes.tracing import Tracing
 from abound.replica.follower import Follower
@@ -46,13 +43,15 @@ from abound.replica.loader import Progress
 from abound.replica.model_directory import ARRIVAL_SECONDS, ModelDirectory
 from abound.replica.standbys import Standbys
 from abound.replica.storage_status import StorageStatus
-from abound.snapshots import schedule
-from abound.snapshots.snapshots import SnapshotParams, read_manifests
-from abound.snapshots.state_image import StateManifest
+from abound.state import replica_status, schedule
+from abound.state.replicated_model import AppliedEntry, ReplicatedModel, StandbyMissing, VersionNotLoaded
+from abound.state.snapshots import SnapshotParams, read_manifests
+from abound.state.state_image import StateManifest
 from abound.store.client import Store
 from abound.store.durability import confirmed_durability
 from abound.store.reconnecting_connection import ReconnectingConnection
 from abound.store.server_info import ServerInfo
+from abound.tasks import cancel_and_wait, wait_until
 from abound.versions.cache_cleanup import CacheCleaner
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable

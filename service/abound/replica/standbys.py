@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 import structlog
 
+from abound.history.load import load_past
 from abound.history.replay import ReplaySource, bring_up
-from abound.history.restore import restore_past
 from abound.log.events import AdoptEvent, PrepareEvent
-from abound.model.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
 from abound.replica.announcements import POLL_SECONDS, AnnouncementFollower
+from abound.state.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
 from abound.store.client import Store
 from abound.store.lease import ADOPTION
 from abound_core.errors import AboundError, Corrupted, UnknownArtifact
@@ -111,7 +111,7 @@ class Standbys(AnnouncementFollower[PrepareEvent]):
                 log.warning("a model is halted", model=model.name, reason=reason, exc_info=unexpected)
             model.halted = reason
         try:
-            return await restore_past(self._store, model, at)
+            return await load_past(self._store, model, at)
         except AboundError:
             return False
         except Exception as error:

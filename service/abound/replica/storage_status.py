@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.availability import AvailabilityMonitor
-from abound.asyncio_tasks import forever
-from abound.history import history_manifest, worker_status
-from abound.history.history_manifest import Extent
+from abound.history import history as history_manifest
+from abound.history import worker_status
+from abound.history.history import Extent
 from abound.history.worker_status import WorkerStatus
 from abound.log.stream import Trim, trimmed_key
-from abound.model.replicated_model import ReplicatedModel
-from abound.snapshots import snapshots
-from abound.snapshots.state_image import StateManifest
+from abound.state import snapshots
+from abound.state.replicated_model import ReplicatedModel
+from abound.state.state_image import StateManifest
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
+from abound.tasks import forever
 from abound.versions.promotion import standings as standing
 from abound.versions.promotion.standings import Standings
 from abound_core.errors import Corrupted

@@ -19,10 +19,10 @@ from hmac import compare_digest
 import structlog
 from limits import RateLimitItem
 
-from abound.asyncio_tasks import forever, retry
 from abound.security import key_store
 from abound.security.key import SCOPES, Key, digest_of, id_of, rate_of
 from abound.store.client import Store
+from abound.tasks import forever, retry
 from abound_core.errors import CannotStart, Forbidden, InvalidKey, StoreUnavailable, Unauthorized
 
 log = structlog.get_logger(__name__)

@@ -13,8 +13,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
-from abound.asyncio_tasks import cancel_and_wait, forever
 from abound.store.client import Store, store_errors
+from abound.tasks import cancel_and_wait, forever
 from abound_core.errors import StoreUnavailable
 
 MAX_AHEAD_SECONDS = 1.0

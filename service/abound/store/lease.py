@@ -27,9 +27,9 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from abound.asyncio_tasks import cancel_and_wait, do_nothing, forever, wait_until
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
+from abound.tasks import cancel_and_wait, do_nothing, forever, wait_until
 from abound_core.errors import Conflict, StoreUnavailable
 from abound_core.types import START, Offset
 

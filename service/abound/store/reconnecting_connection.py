@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from abound.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.store.client import Store, fetch_server_info
 from abound.store.raw_connection import StoreConnection
 from abound.store.server_info import ServerInfo
+from abound.tasks import cancel_and_wait, wait_for_event
 from abound_core.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)

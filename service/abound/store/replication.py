@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 
-from abound.asyncio_tasks import wait_until
 from abound.store.client import Store, store_errors
+from abound.tasks import wait_until
 from abound_core.errors import NotReady, StoreUnavailable
 
 REPLICATION_PROBE_KEY = b"abound:copied"

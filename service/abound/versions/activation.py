@@ -34,14 +34,14 @@ import msgspec
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.asyncio_tasks import do_nothing, retry, wait_until
 from abound.log.events import APPLY_VERSION, ActivateEvent, Entry, PrepareVersionEvent, encode
-from abound.model import replica_status
-from abound.model.replica_status import SILENT_SECONDS
+from abound.state import replica_status
+from abound.state.replica_status import SILENT_SECONDS
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.lease import ACTIVATION, Lease, LeaseLost, acquire
-from abound.versions import repository as versions
+from abound.tasks import do_nothing, retry, wait_until
+from abound.versions import versions as versions
 from abound_core.errors import ArtifactsUnavailable, Conflict, NotReady, OutcomeUnknown, StoreUnavailable
 from abound_core.model.active_version import LIVE
 from abound_core.types import START, Offset

@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Iterable
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.asyncio_tasks import do_nothing, forever
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
-from abound.versions import repository as versions
+from abound.store.key_names import ModelKeys
+from abound.tasks import do_nothing, forever
+from abound.versions import versions as versions
 
 log = structlog.get_logger(__name__)
 

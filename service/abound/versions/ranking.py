@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from abound.versions.repository import LoadedVersion
+from abound.versions.versions import LoadedVersion
 from abound_core.types import Offset
 
 MOST_SCORES = 2**20

@@ -26,10 +26,10 @@ import structlog
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.write_marks import collect_unmarked, hold_write_mark, marked_writes
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.replication import wait_replicated
 from abound.versions import activation
-from abound.versions import repository as versions
+from abound.versions import versions as versions
 from abound.versions.card import Card
 from abound.versions.promotion import challengers
 from abound_core.errors import Conflict, Corrupted, NotReady, UnknownApplyVersion, UnknownVersion, VersionDeleted

@@ -24,9 +24,9 @@ from abound.artifacts.npy import Array, ArrayFile
 from abound.history import erasures
 from abound.log.stream import tail
 from abound.store.client import Store
-from abound.store.keys import ModelKeys
-from abound.versions import repository as versions
+from abound.store.key_names import ModelKeys
 from abound.versions import retention as version_retention
+from abound.versions import versions as versions
 from abound.versions.card import Card, new_id, read_card, refuse_other_reading
 from abound.versions.retention import VersionParams
 from abound_core.config import ModelConfig

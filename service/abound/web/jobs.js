@@ -171,7 +171,7 @@ export function newJob({ model, signal, problem, refused, started }) {
       return;
     }
     const kinds = [...new Set(methods.map((one) => one.kind))].sort();
-    const titles = { fit: "Fit a new version", rebuild: "Rebuild the live index" };
+    const titles = { fit: "Fit a new version", replace: "Rebuild the live index" };
     fill(method, kinds.map((kind) => h("optgroup", { label: titles[kind] || kind }, methods.filter((one) => one.kind === kind).map((one) => h("option", { value: one.name }, one.name)))));
     element.replaceChildren(
       element.firstElementChild,

@@ -225,8 +225,8 @@ def test_counts_are_bounded_beside_a_text_only():
     words = {"red": 4, "socks": 3, "shop": "x"}
     found = taken_apart(vectorizer().vectorize(json.dumps(words).encode(), None))
     assert found["red"] == pytest.approx(4 / math.sqrt(26), rel=1e-6)
-    found = taken_apart(vectorizer().vectorize(b'{"rooms": 16}', "a house"))
-    assert found == pytest.approx({"a": 0.5, "house": 0.5, "rooms": math.sqrt(0.5)}, rel=1e-6)
+    found = taken_apart(vectorizer().vectorize(b'{"rooms": 16}', "a lab"))
+    assert found == pytest.approx({"a": 0.5, "lab": 0.5, "rooms": math.sqrt(0.5)}, rel=1e-6)
 
 
 @settings(max_examples=examples(300))

@@ -26,7 +26,6 @@ from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel, warmup
 from abound_core.promotion_rule import Contest, Decision, GateParams
 from abound_core.types import START
-from tests.support.adoption_house import House, apply
 from tests.support.contest_streams import (
     GATE,
     LABELS,
@@ -38,6 +37,7 @@ from tests.support.contest_streams import (
     teach,
     wise,
 )
+from tests.support.lab import Lab, apply
 from tests.support.replicas import until
 from tests.support.small_versions import place, write
 from tests.support.valkey import Server
@@ -46,23 +46,23 @@ NEVER = GateParams(min_events=10**6)
 
 
 @pytest.fixture
-async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def lab(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
     warmup()
     monkeypatch.setattr(announcements, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
+    lab = Lab(server, tmp_path)
+    await lab.open()
+    yield lab
+    await lab.close()
 
 
-async def version(house: House, **fields: object) -> Card:
-    return await write(house.artifacts, (await house.living()).keys, wise(), **fields)
+async def version(lab: Lab, **fields: object) -> Card:
+    return await write(lab.artifacts, (await lab.living()).keys, wise(), **fields)
 
 
-async def entered(house: House, **fields: object) -> Card:
-    card = await version(house, **fields)
-    await challengers.enter(house.store, (await house.living()).keys, card.id, "a test")
+async def entered(lab: Lab, **fields: object) -> Card:
+    card = await version(lab, **fields)
+    await challengers.enter(lab.store, (await lab.living()).keys, card.id, "a test")
     return card
 
 
@@ -74,10 +74,10 @@ async def go_on_until(follower: ContestFollower, condition: object, seconds: flo
             await asyncio.sleep(0.01)
 
 
-async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
-    replica = await house.replica()
-    card = await entered(house)
-    async with contest(house) as follower:
+async def test_scores_are_those_of_a_plain_loop(lab: Lab) -> None:
+    replica = await lab.replica()
+    card = await entered(lab)
+    async with contest(lab) as follower:
         await teach(replica, [*familiar(30), *changed(50), *familiar(15, 20)])
         await follower.follow_log()
         found = follower.standing
@@ -93,11 +93,11 @@ async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
     assert found.contest.scores[LIVE].all.measures()["R@1"] == pytest.approx(live.prequential.scores()["all"]["R@1"])
 
 
-async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_changes(house: House) -> None:
-    replica = await house.replica()
-    card = await entered(house)
+async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_changes(lab: Lab) -> None:
+    replica = await lab.replica()
+    card = await entered(lab)
     model = replica.model("default")
-    async with contest(house) as follower:
+    async with contest(lab) as follower:
         await teach(replica, familiar(60))
         await go_on_until(follower, lambda: model.live.serving.version == card.id)
         await go_on_until(follower, lambda: follower.standing.contest.served == card.id)
@@ -106,7 +106,7 @@ async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_change
         await go_on_until(follower, lambda: model.live.serving.version == LIVE)
         await go_on_until(follower, lambda: follower.standing.contest.served == LIVE)
         found = follower.standing
-    activations = [event for _, event in await house.elements() if isinstance(event, ActivateEvent)]
+    activations = [event for _, event in await lab.elements() if isinstance(event, ActivateEvent)]
     assert [event.version for event in activations] == [card.id, LIVE]
     assert all(event.reason.startswith(BY_GATE) for event in activations)
     assert (found.promotions, found.rollbacks) == (1, 1)
@@ -120,20 +120,20 @@ async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_change
     assert next(one for one in told["versions"] if one["version"] == card.id)["decision"] == "waits"
 
 
-async def test_goes_on_from_what_was_written_and_counts_nothing_twice(house: House) -> None:
-    replica = await house.replica()
-    card = await entered(house)
-    keys = (await house.living()).keys
-    async with contest(house, gate=NEVER) as follower:
+async def test_goes_on_from_what_was_written_and_counts_nothing_twice(lab: Lab) -> None:
+    replica = await lab.replica()
+    card = await entered(lab)
+    keys = (await lab.living()).keys
+    async with contest(lab, gate=NEVER) as follower:
         await teach(replica, familiar(30))
         await follower.follow_log()
         await follower.save()
         await teach(replica, familiar(30, 30))
         await follower.follow_log()  # and dies before it writes
-    kept = await standings.read(house.store, keys)
+    kept = await standings.read(lab.store, keys)
     assert n_scored(kept) == n_scored(kept, card.id) == 30
     await teach(replica, familiar(30, 60))
-    async with contest(house, gate=NEVER) as follower:
+    async with contest(lab, gate=NEVER) as follower:
         await follower.follow_log()
         again = follower.standing
     assert n_scored(again) == n_scored(again, card.id) == 90
@@ -141,35 +141,35 @@ async def test_goes_on_from_what_was_written_and_counts_nothing_twice(house: Hou
     assert again.gaps == 0
 
 
-async def test_a_late_process_writes_nothing(house: House) -> None:
-    replica = await house.replica()
-    await entered(house)
-    keys = (await house.living()).keys
-    async with contest(house) as late:
+async def test_a_late_process_writes_nothing(lab: Lab) -> None:
+    replica = await lab.replica()
+    await entered(lab)
+    keys = (await lab.living()).keys
+    async with contest(lab) as late:
         await teach(replica, familiar(20))
         await late.follow_log()
-        await house.store.client.delete(keys.key("challengers-lease"))  # it has expired
-        async with acquire(house.store, keys, purpose=PURPOSE):
+        await lab.store.client.delete(keys.key("challengers-lease"))  # it has expired
+        async with acquire(lab.store, keys, purpose=PURPOSE):
             with pytest.raises(LeaseLost):
                 await late.save()
-            assert await standings.read(house.store, keys) is None
+            assert await standings.read(lab.store, keys) is None
             with pytest.raises(Conflict):
-                async with acquire(house.store, keys, purpose=PURPOSE):
+                async with acquire(lab.store, keys, purpose=PURPOSE):
                     pass
-        async with acquire(house.store, keys):  # that of snapshots is another one
+        async with acquire(lab.store, keys):  # that of snapshots is another one
             pass
 
 
-async def test_what_somebody_took_out_of_service_is_no_challenger_any_more(house: House) -> None:
-    replica = await house.replica()
-    card = await entered(house)
-    keys = (await house.living()).keys
-    async with contest(house) as follower:
+async def test_what_somebody_took_out_of_service_is_no_challenger_any_more(lab: Lab) -> None:
+    replica = await lab.replica()
+    card = await entered(lab)
+    keys = (await lab.living()).keys
+    async with contest(lab) as follower:
         await teach(replica, familiar(60))
         await go_on_until(follower, lambda: follower.standing.contest.served == card.id)
-        await activation.activate(place(house.store, house.artifacts, keys), LIVE, "the customer wants it so")
+        await activation.activate(place(lab.store, lab.artifacts, keys), LIVE, "the customer wants it so")
         await follower.follow_log()
-        assert await challengers.list_challengers(house.store, keys) == []
+        assert await challengers.list_challengers(lab.store, keys) == []
         await teach(replica, familiar(100, 60))
         await follower.follow_log()
         assert follower.standing.contest.served == LIVE
@@ -177,32 +177,30 @@ async def test_what_somebody_took_out_of_service_is_no_challenger_any_more(house
 
 
 @pytest.mark.parametrize("is_challenger", [True, False])
-async def test_a_version_that_is_entered_after_its_deactivation_is_a_challenger(
-    house: House, is_challenger: bool
-) -> None:
+async def test_a_version_that_is_entered_after_its_deactivation_is_a_challenger(lab: Lab, is_challenger: bool) -> None:
     """The contest reads the deactivation when the version has been entered already."""
-    card = await (entered if is_challenger else version)(house)
-    keys = (await house.living()).keys
-    at = place(house.store, house.artifacts, keys)
-    async with contest(house, gate=NEVER) as follower:
+    card = await (entered if is_challenger else version)(lab)
+    keys = (await lab.living()).keys
+    at = place(lab.store, lab.artifacts, keys)
+    async with contest(lab, gate=NEVER) as follower:
         await activation.activate(at, card.id, "by hand")
         await follower.follow_log()
         assert follower.standing.contest.served == card.id
         await activation.activate(at, LIVE, "by hand")
-        await challengers.enter(house.store, keys, card.id, "score it again")
+        await challengers.enter(lab.store, keys, card.id, "score it again")
         await follower.follow_log()
         assert follower.standing.contest.served == LIVE
-        (found,) = await challengers.list_challengers(house.store, keys)
+        (found,) = await challengers.list_challengers(lab.store, keys)
         assert (found.version, found.reason) == (card.id, "score it again")
 
 
-async def test_a_version_is_not_asked_about_what_it_was_fitted_on(house: House) -> None:
-    replica = await house.replica()
+async def test_a_version_is_not_asked_about_what_it_was_fitted_on(lab: Lab) -> None:
+    replica = await lab.replica()
     await teach(replica, familiar(20))
-    async with contest(house, gate=NEVER) as follower:
+    async with contest(lab, gate=NEVER) as follower:
         await teach(replica, familiar(20, 20))
         offset = replica.model("default").offset
-        card = await entered(house, data_range={"after": None, "until": str(offset)})
+        card = await entered(lab, data_range={"after": None, "until": str(offset)})
         await follower.reload_challengers()
         await teach(replica, familiar(10, 40))
         await follower.follow_log()
@@ -210,11 +208,11 @@ async def test_a_version_is_not_asked_about_what_it_was_fitted_on(house: House) 
         assert n_scored(follower.standing) == 30
 
 
-async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(house: House) -> None:
-    replica = await house.replica()
-    card = await entered(house)
-    await challengers.enter(house.store, (await house.living()).keys, "0123456789abcdef", "a mistake")
-    async with contest(house, gate=NEVER) as follower:
+async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(lab: Lab) -> None:
+    replica = await lab.replica()
+    card = await entered(lab)
+    await challengers.enter(lab.store, (await lab.living()).keys, "0123456789abcdef", "a mistake")
+    async with contest(lab, gate=NEVER) as follower:
         await teach(replica, familiar(20))
         await follower.follow_log()
         assert "0123456789abcdef" in follower.standing.trouble
@@ -222,22 +220,22 @@ async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(hous
         assert n_scored(follower.standing, card.id) == 20
 
 
-async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_while(house: House) -> None:
-    replica = await house.replica()
-    card = await entered(house)
-    other = await entered(house)
-    async with contest(house, gate=NEVER) as follower:
+async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_while(lab: Lab) -> None:
+    replica = await lab.replica()
+    card = await entered(lab)
+    other = await entered(lab)
+    async with contest(lab, gate=NEVER) as follower:
         await teach(replica, familiar(40))
         await follower.follow_log()
         await follower.save()
-    away = house.folder.rename(house.folder.with_name("away"))
-    async with contest(house, gate=NEVER) as follower:
+    away = lab.folder.rename(lab.folder.with_name("away"))
+    async with contest(lab, gate=NEVER) as follower:
         assert follower.standing.trouble.keys() == {card.id, other.id}
         assert follower.is_store_away
         await teach(replica, familiar(5, 40))
         await follower.follow_log()
         await follower.save()
-        away.rename(house.folder)
+        away.rename(lab.folder)
         await follower.reload_challengers()
         assert not follower.standing.trouble
         assert not follower.is_store_away
@@ -248,13 +246,13 @@ async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_whil
         assert (n_scored(found, name), found.contest.comparisons[name].n) == (60, 60)
 
 
-async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(house: House) -> None:
+async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(lab: Lab) -> None:
     """It would be the better one: the index takes over, which can be had."""
-    replica = await house.replica()
-    former, promoted = await entered(house), await entered(house)
-    keys = (await house.living()).keys
-    at = activation.ActivationContext(house.store, house.artifacts, keys, 10.0)
-    async with contest(house) as follower:
+    replica = await lab.replica()
+    former, promoted = await entered(lab), await entered(lab)
+    keys = (await lab.living()).keys
+    at = activation.ActivationContext(lab.store, lab.artifacts, keys, 10.0)
+    async with contest(lab) as follower:
         decision = Decision("promote", promoted.id, former.id, 60, 0.5, 0.1, 0.9, 200.0)
         follower.standing.record_decision(follower.standing.offset, decision, "under way")
         await activation.activate(at, former.id, "a test")
@@ -270,19 +268,19 @@ async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_serve
         assert [one.decision.version for one in follower.standing.decisions] == [promoted.id, LIVE]
 
 
-async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house: House) -> None:
+async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(lab: Lab) -> None:
     """Anybody can give any reason, also one that the gate gave before."""
-    replica = await house.replica()
-    card = await entered(house)
-    model, keys = replica.model("default"), (await house.living()).keys
-    async with contest(house) as follower:
+    replica = await lab.replica()
+    card = await entered(lab)
+    model, keys = replica.model("default"), (await lab.living()).keys
+    async with contest(lab) as follower:
         await teach(replica, familiar(60))
         await go_on_until(follower, lambda: follower.standing.contest.served == card.id)
-        *_, promoted = (event for _, event in await house.elements() if isinstance(event, ActivateEvent))
+        *_, promoted = (event for _, event in await lab.elements() if isinstance(event, ActivateEvent))
         for reason in (f"{BY_GATE}that of our own deployments", promoted.reason):
             for version in (LIVE, card.id):
-                await activation.activate(place(house.store, house.artifacts, keys), version, reason)
-                await challengers.enter(house.store, keys, card.id, "a test")
+                await activation.activate(place(lab.store, lab.artifacts, keys), version, reason)
+                await challengers.enter(lab.store, keys, card.id, "a test")
             await go_on_until(follower, lambda: model.live.serving.version == card.id)
             await teach(replica, changed(40 * LABELS))
             await follower.follow_log()
@@ -291,13 +289,13 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house:
         assert (follower.standing.promotions, follower.standing.rollbacks) == (1, 0)
 
 
-async def test_there_are_no_more_than_four_challengers(house: House) -> None:
-    keys = (await house.living()).keys
+async def test_there_are_no_more_than_four_challengers(lab: Lab) -> None:
+    keys = (await lab.living()).keys
     for name in ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "a" * 16):
-        await challengers.enter(house.store, keys, name, "one of four")
+        await challengers.enter(lab.store, keys, name, "one of four")
     with pytest.raises(Conflict, match="4 versions"):
-        await challengers.enter(house.store, keys, "e" * 16, "one too many")
-    assert await challengers.withdraw(house.store, keys, "b" * 16)
-    assert not await challengers.withdraw(house.store, keys, "b" * 16)
-    await challengers.enter(house.store, keys, "e" * 16, "now it fits")
-    assert [one.version[0] for one in await challengers.list_challengers(house.store, keys)] == ["c", "d", "a", "e"]
+        await challengers.enter(lab.store, keys, "e" * 16, "one too many")
+    assert await challengers.withdraw(lab.store, keys, "b" * 16)
+    assert not await challengers.withdraw(lab.store, keys, "b" * 16)
+    await challengers.enter(lab.store, keys, "e" * 16, "now it fits")
+    assert [one.version[0] for one in await challengers.list_challengers(lab.store, keys)] == ["c", "d", "a", "e"]

@@ -18,33 +18,33 @@ from abound.versions.promotion import challengers, runner, standings
 from abound.versions.promotion.runner import FollowedModel, PromotionRunner
 from abound.versions.promotion.standings import Standings
 from abound_core.model.live_model import warmup
-from tests.support.adoption_house import House
 from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
+from tests.support.lab import Lab
 from tests.support.small_versions import write
 from tests.support.valkey import Server
 
 
 @pytest.fixture
-async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def lab(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
     warmup()
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
+    lab = Lab(server, tmp_path)
+    await lab.open()
+    yield lab
+    await lab.close()
 
 
 @contextlib.asynccontextmanager
-async def running(house: House, **fields: object) -> AsyncIterator[PromotionRunner]:
+async def running(lab: Lab, **fields: object) -> AsyncIterator[PromotionRunner]:
     """A runner at work; it ends when it is stopped."""
     stopping = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
         for name, value in ({"keep_seconds": 0.05} | fields).items():
             patch.setenv(f"ABOUND_CHALLENGER_{name.upper()}", str(value))
-        keeper = PromotionRunner(Settings(prepare_seconds=10.0), house.store, house.artifacts, stopping)
+        keeper = PromotionRunner(Settings(prepare_seconds=10.0), lab.store, lab.artifacts, stopping)
         task = asyncio.create_task(keeper.run())
         try:
             yield keeper
@@ -53,8 +53,8 @@ async def running(house: House, **fields: object) -> AsyncIterator[PromotionRunn
             await asyncio.wait_for(task, 60)
 
 
-async def kept(house: House) -> Standings | None:
-    return await standings.read(house.store, (await house.living()).keys)
+async def kept(lab: Lab) -> Standings | None:
+    return await standings.read(lab.store, (await lab.living()).keys)
 
 
 async def waited(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -64,97 +64,97 @@ async def waited(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def is_kept(house: House) -> bool:
-    return await kept(house) is not None
+async def is_kept(lab: Lab) -> bool:
+    return await kept(lab) is not None
 
 
-async def until_kept(house: House, offset: object) -> Standings:
+async def until_kept(lab: Lab, offset: object) -> Standings:
     """The standing that is written, once it is as far as an offset."""
 
     async def is_there() -> bool:
-        found = await kept(house)
+        found = await kept(lab)
         return found is not None and found.offset == str(offset)
 
     await waited(is_there)
-    found = await kept(house)
+    found = await kept(lab)
     assert found is not None
     return found
 
 
-async def entered(house: House) -> str:
-    keys = (await house.living()).keys
-    card = await write(house.artifacts, keys, wise())
-    await challengers.enter(house.store, keys, card.id, "a test")
+async def entered(lab: Lab) -> str:
+    keys = (await lab.living()).keys
+    card = await write(lab.artifacts, keys, wise())
+    await challengers.enter(lab.store, keys, card.id, "a test")
     return card.id
 
 
-async def test_follows_a_model_while_it_has_challengers(house: House) -> None:
-    replica = await house.replica()
+async def test_follows_a_model_while_it_has_challengers(lab: Lab) -> None:
+    replica = await lab.replica()
     await teach(replica, familiar(20))
-    async with running(house):
-        version = await entered(house)
-        await waited(lambda: is_kept(house))
+    async with running(lab):
+        version = await entered(lab)
+        await waited(lambda: is_kept(lab))
         await teach(replica, familiar(20, 20))
-        found = await until_kept(house, replica.model("default").offset)
+        found = await until_kept(lab, replica.model("default").offset)
         assert n_scored(found, version) == 20
-        assert await challengers.withdraw(house.store, (await house.living()).keys, version)
+        assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
 
         async def is_gone() -> bool:
-            return not await is_kept(house)
+            return not await is_kept(lab)
 
         await waited(is_gone)
 
 
-async def test_one_at_a_time_and_the_next_goes_on_from_what_was_written(house: House) -> None:
-    replica = await house.replica()
-    version = await entered(house)
+async def test_one_at_a_time_and_the_next_goes_on_from_what_was_written(lab: Lab) -> None:
+    replica = await lab.replica()
+    version = await entered(lab)
     await teach(replica, changed(10))
-    async with running(house), running(house):
-        await waited(lambda: is_kept(house))
+    async with running(lab), running(lab):
+        await waited(lambda: is_kept(lab))
         await teach(replica, changed(20))
-    found = await kept(house)
+    found = await kept(lab)
     assert found is not None
     first = n_scored(found, version)
     assert first <= 20
     await teach(replica, changed(10))
-    async with running(house):
-        again = await until_kept(house, replica.model("default").offset)
+    async with running(lab):
+        again = await until_kept(lab, replica.model("default").offset)
     assert n_scored(again, version) == n_scored(again) == 30
 
 
-async def test_a_version_is_tried_again_until_it_can_be_had(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "AWAY_SECONDS", 0.1)
-    replica = await house.replica()
+    replica = await lab.replica()
     await teach(replica, familiar(20))
-    version = await entered(house)
-    away = house.folder.rename(house.folder.with_name("away"))
+    version = await entered(lab)
+    away = lab.folder.rename(lab.folder.with_name("away"))
 
     async def is_trouble() -> bool:
-        found = await kept(house)
+        found = await kept(lab)
         return found is not None and version in found.trouble
 
     async def is_none() -> bool:
         return not await is_trouble()
 
-    async with running(house):
+    async with running(lab):
         await waited(is_trouble)
-        found = await kept(house)
+        found = await kept(lab)
         assert found is not None
         told = contest_of(found, Settings())
         assert told is not None, "nobody is scored, and why is told"
         assert told.trouble.keys() == {version}
-        away.rename(house.folder)
+        away.rename(lab.folder)
         await waited(is_none)
         await teach(replica, familiar(20, 20))
-        assert n_scored(await until_kept(house, replica.model("default").offset), version) == 20
+        assert n_scored(await until_kept(lab, replica.model("default").offset), version) == 20
 
 
-async def test_an_idle_model_is_neither_read_nor_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    replica = await house.replica()
-    await entered(house)
+async def test_an_idle_model_is_neither_read_nor_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = await lab.replica()
+    await entered(lab)
     await teach(replica, familiar(20))
     done: list[object] = []
-    swap, open_connection = Lease.swap, house.store.open_connection
+    swap, open_connection = Lease.swap, lab.store.open_connection
 
     async def noted_swap(lease: Lease, commands: Iterable[Command]) -> None:
         commands = list(commands)
@@ -165,19 +165,19 @@ async def test_an_idle_model_is_neither_read_nor_written(house: House, monkeypat
         done.append(purpose)
         return await open_connection(purpose, on_lost)
 
-    async with running(house):
-        await until_kept(house, replica.model("default").offset)
+    async with running(lab):
+        await until_kept(lab, replica.model("default").offset)
         monkeypatch.setattr(Lease, "swap", noted_swap)
-        monkeypatch.setattr(house.store, "open_connection", noted_open)
+        monkeypatch.setattr(lab.store, "open_connection", noted_open)
         await asyncio.sleep(2)
         assert done.count("SET") <= 1
         assert done.count("past") <= 1
         await teach(replica, familiar(20, 20))
-        await until_kept(house, replica.model("default").offset)
+        await until_kept(lab, replica.model("default").offset)
         assert {"SET", "past"} <= set(done)
 
 
-async def test_entries_that_woke_nobody_are_read_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entries_that_woke_nobody_are_read_later(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     update = FollowedModel.update
 
     def sleep_on(one: FollowedModel, *given: Any) -> None:
@@ -186,10 +186,10 @@ async def test_entries_that_woke_nobody_are_read_later(house: House, monkeypatch
 
     monkeypatch.setattr(FollowedModel, "update", sleep_on)
     monkeypatch.setattr(runner, "READ_SECONDS", 0.2)
-    replica = await house.replica()
-    await entered(house)
+    replica = await lab.replica()
+    await entered(lab)
     await teach(replica, familiar(20))
-    async with running(house):
-        await until_kept(house, replica.model("default").offset)
+    async with running(lab):
+        await until_kept(lab, replica.model("default").offset)
         await teach(replica, familiar(20, 20))
-        await until_kept(house, replica.model("default").offset)
+        await until_kept(lab, replica.model("default").offset)

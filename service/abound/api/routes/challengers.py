@@ -11,9 +11,9 @@ from abound.api.schemas.challengers import ChallengersAnswer, ChallengerShape, C
 from abound.replica.replica import Replica
 from abound.security.audit import audited
 from abound.settings import Settings
-from abound.store.keys import ModelKeys
-from abound.versions import repository as versions
+from abound.store.key_names import ModelKeys
 from abound.versions import retention as version_retention
+from abound.versions import versions as versions
 from abound.versions.card import refuse_other_reading
 from abound.versions.promotion import challengers, standings
 from abound_core.errors import Corrupted, UnknownVersion

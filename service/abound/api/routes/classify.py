@@ -43,17 +43,17 @@ from abound.api.schemas.learn_classify import (
     encoder,
     instance_decoder,
 )
-from abound.asyncio_tasks import TimeSlice
-from abound.model.replicated_model import ReplicatedModel
 from abound.processes.tracing import Tracing
 from abound.replica.predictions import RememberParams, remember, vector_fingerprint
-from abound.replica.ranking_pool import Rankers
+from abound.replica.rankers import Rankers
 from abound.replica.replica import Replica
 from abound.security.key_ring import Grant
 from abound.security.rate_limits import RateLimiter
 from abound.settings import Settings
+from abound.state.replicated_model import ReplicatedModel
+from abound.tasks import TimeSlice
 from abound.versions.ranking import Labels, RankingRequest
-from abound.versions.repository import LoadedVersion
+from abound.versions.versions import LoadedVersion
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge
 from abound_core.instances.json_fallback import LONG_JSON

@@ -33,8 +33,8 @@ from abound.api.schemas.labels import (
 )
 from abound.api.schemas.learn_classify import encoder
 from abound.api.schemas.shape import Shape
-from abound.asyncio_tasks import TimeSlice
 from abound.log.append_group import LearnDraft
+from abound.tasks import TimeSlice
 from abound_core.errors import InvalidInstance, UnknownLabel
 from abound_core.instances.codes_kernels import PREFIX
 from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels

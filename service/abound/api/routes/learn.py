@@ -39,12 +39,12 @@ from abound.api.schemas.learn_classify import (
     labelled_decoder,
     learn_decoder,
 )
-from abound.asyncio_tasks import TimeSlice
 from abound.log.append_group import LearnDraft, LearnOutcome
-from abound.model.replicated_model import ReplicatedModel
 from abound.replica.replica import Replica
 from abound.security.key_ring import Grant
 from abound.security.rate_limits import RateLimiter
+from abound.state.replicated_model import ReplicatedModel
+from abound.tasks import TimeSlice
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance, OutcomeUnknown, UnknownPrediction
 

@@ -14,10 +14,10 @@ from abound.api.routes.challengers import contest_of
 from abound.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
 from abound.api.schemas.stats import ReplicaShape, StatsAnswer
 from abound.metrics import BOUNDS
-from abound.model.replica_status import PublishedStatus
-from abound.model.replicated_model import ReplicatedModel
 from abound.replica.storage_status import ModelStorage
 from abound.security.audit import audited
+from abound.state.replica_status import PublishedStatus
+from abound.state.replicated_model import ReplicatedModel
 from abound.versions.promotion import standings
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, StoreUnavailable

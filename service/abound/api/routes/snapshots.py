@@ -9,7 +9,7 @@ from abound.api.dependencies import ActorDep, ModelName, ReplicaDep
 from abound.api.openapi import problems
 from abound.api.schemas.shape import Shape
 from abound.security.audit import audited
-from abound.snapshots.state_image import StateManifest
+from abound.state.state_image import StateManifest
 
 router = APIRouter(tags=["snapshots"])
 

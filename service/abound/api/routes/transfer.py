@@ -12,10 +12,10 @@ from abound.api.openapi import problems
 from abound.api.request_body import Disconnected, check_coding, check_length, too_large
 from abound.api.routes.models import model_answer
 from abound.api.schemas.models import ModelAnswer
-from abound.rebuild.transfer import export_model, import_model
+from abound.replace.transfer import export_model, import_model
 from abound.replica.model_directory import check_name
 from abound.security.audit import audited
-from abound.snapshots.model_file import MEDIA_TYPE
+from abound.state.model_file import MEDIA_TYPE
 
 router = APIRouter(tags=["models"])
 

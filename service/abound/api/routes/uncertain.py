@@ -11,8 +11,8 @@ from pydantic import Field
 from abound.api.dependencies import ModelName, PartsDep
 from abound.api.openapi import problems
 from abound.api.schemas.shape import Shape
-from abound.asyncio_tasks import TimeSlice
 from abound.replica.predictions import RememberParams, newest_predictions, vector_fingerprint
+from abound.tasks import TimeSlice
 from abound_core.instances.record import unpack_vector
 
 router = APIRouter(tags=["models"])

@@ -14,8 +14,8 @@ from abound.api.request_body import check_coding, check_length
 from abound.api.routes.transfer import pieces_of
 from abound.api.schemas.versions import CardAnswer, Comparison, VersionsAnswer, card_answer
 from abound.security.audit import audited
-from abound.versions import repository as versions
 from abound.versions import retention as version_retention
+from abound.versions import versions as versions
 from abound.versions.version_file import MEDIA_TYPE, export_version, import_version
 
 MAX_COMPARED = 20

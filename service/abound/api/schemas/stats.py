@@ -8,7 +8,7 @@ from pydantic import Field
 
 from abound.api.schemas.challengers import ContestShape
 from abound.api.schemas.shape import Shape
-from abound.model.replica_status import PublishedStatus
+from abound.state.replica_status import PublishedStatus
 
 
 class ScoreShape(Shape):

@@ -19,9 +19,9 @@ from msgspec import Meta
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
-from abound.versions import repository as versions
-from abound.versions.repository import LoadedVersion
+from abound.store.key_names import ModelKeys
+from abound.versions import versions as versions
+from abound.versions.versions import LoadedVersion
 from abound_core.errors import AboundError, ArtifactsUnavailable, Conflict, Corrupted, StoreUnavailable
 from abound_core.model.active_version import LIVE
 from abound_core.promotion_rule import MAX_CHALLENGERS

@@ -20,16 +20,16 @@ import contextlib
 from collections.abc import Sequence
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.asyncio_tasks import TimeSlice
 from abound.history import full_log
+from abound.history.load import load_newest
 from abound.history.replay import ReplaySource, apply
-from abound.history.restore import restore_newest
 from abound.log import stream
 from abound.log.catalog import CatalogModel
 from abound.log.events import ActivateEvent, LearnEvent, decode_entry
 from abound.log.stream import Element, LogParams
 from abound.store.client import Store
 from abound.store.lease import Lease, LeaseLost
+from abound.tasks import TimeSlice
 from abound.versions.activation import ActivationContext
 from abound.versions.promotion import challengers
 from abound.versions.promotion import standings as standing
@@ -107,11 +107,11 @@ class ContestFollower:
             found = await standing.read(self._store, self._keys)
         until = Offset.parse(found.offset) if found is not None else None
         try:
-            await restore_newest(self._store, self.model, until=until, artifacts=self._artifacts)
+            await load_newest(self._store, self.model, until=until, artifacts=self._artifacts)
         except (UnknownOffset, Corrupted, ArtifactsUnavailable):
             if until is None:
                 raise
-            await restore_newest(self._store, self.model, artifacts=self._artifacts)
+            await load_newest(self._store, self.model, artifacts=self._artifacts)
         alpha = self._gate.params.alpha
         if found is None or until is None:
             until = (await stream.tail(self._store, self._keys.log)).last

@@ -14,12 +14,12 @@ import asyncio
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.log.catalog import Catalog, CatalogModel, reread_catalog
 from abound.log.stream import LogGone, LogParams, trimmed_key
 from abound.settings import Settings
 from abound.store.client import Store, store_errors
 from abound.store.lease import LeaseLost, acquire
+from abound.tasks import cancel_and_wait, wait_for_event
 from abound.versions.cache_cleanup import CacheCleaner
 from abound.versions.promotion import standings
 from abound.versions.promotion.contest import ContestFollower

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.log.events import Event, LearnEvent
-from abound.model.replicated_model import ReplicatedModel, enlarge
-from abound.versions.repository import LoadedVersion
+from abound.state.replicated_model import ReplicatedModel, enlarge
+from abound.versions.versions import LoadedVersion
 from abound_core.instances.record import record_shape, unpack_labels
 from abound_core.instances.record_kernels import vector_end
 from abound_core.model.entry_application import EntryApplication

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from abound.store.client import Store, store_errors
-from abound.store.keys import ModelKeys
+from abound.store.key_names import ModelKeys
 from abound.store.lease import Lease
 from abound_core.errors import Corrupted
 from abound_core.model.active_version import LIVE

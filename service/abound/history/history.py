@@ -1,0 +1,349 @@
+"""History: all entries that a log has had since its start, or since a base, as files in the artifact store.
+
+    ...:history                                          JSON: base and segments in order, with a checksum: the manifest
+    <model>/<incarnation>/history/<first id>-<random>.seg   a segment (``abound/history/segment.py``)
+    <model>/<incarnation>/index/<id>/...                 the base: the state at which history starts
+    (``abound/state/state_files.py``)
+
+**start**: the first entry of the log, or the base. A base is a state at an offset; retention has deleted the segments
+before it, and nothing before it can be read. **end**: the last archived entry. The log continues from there, without a
+gap and without an overlap (``abound/history/full_log.py``).
+
+Files are written first, under new names. Then the manifest is swapped under the lease (``abound/history/archive.py``).
+Files without a reference are deleted last. A reader that does not find a file reads the manifest again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.checksums import checksum_of, decoding, read_sealed
+from abound.history import segment as segments
+from abound.log.events import check
+from abound.log.stream import Element, LastEntryFields
+from abound.state.position import StoredPosition
+from abound.store.client import Store, store_errors
+from abound.store.key_names import ModelKeys
+from abound_core.errors import ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownOffset
+from abound_core.types import START, Offset
+
+FORMAT = 1
+
+BEGIN_ANEW_HINT = "`abound history begin-anew` starts history at the oldest snapshot and gives up everything before it"
+WAY_OUT = f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
+"""Advice in errors about a damaged part of history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryParams:
+    """The bounds of history.
+
+    Attributes
+    ----------
+    segment_bytes : int
+        A segment is closed at about this many bytes of the log, before compression, and after an adoption.
+    keep_bytes : int
+        Most bytes of compressed segments per model. Beyond it the oldest segments are deleted.
+    keep_indexes_bytes : int
+        Most bytes of the state files that adoptions in history need, per model. Beyond it the oldest are deleted,
+        together with history up to their adoptions. The newest stays.
+    keep_seconds : float
+        Segments whose entries are all older than this are deleted; 0: no bound by age.
+    slack : float, 0 to 0.5
+        Fraction by which a bound may be exceeded before history is cut, because a new base needs a replay.
+    """
+
+    segment_bytes: int = 16 * 2**20
+    keep_bytes: int = 16 * 2**30
+    keep_indexes_bytes: int = 64 * 2**30
+    keep_seconds: float = 0.0
+    slack: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 1024 <= self.segment_bytes <= 256 * 2**20:
+            raise ValueError("segment_bytes must be from 1024 to 268435456")
+        for name in ("keep_bytes", "keep_indexes_bytes"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
+        if not self.keep_seconds >= 0:
+            raise ValueError("keep_seconds must be at least 0")
+        if not 0 <= self.slack <= 0.5:
+            raise ValueError("slack must be from 0 to 0.5")
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A file of history.
+
+    Attributes
+    ----------
+    name : str
+        Name of the artifact.
+    first, last : str
+        Ids of its first and last entry.
+    n_before, bytes_before : int
+        Number and size of the log's entries before it.
+    n_entries, log_bytes : int
+        Number and size of its own entries. Sizes are those at the append, even if events were erased since.
+    size : int
+        Size of the file.
+    checksum : str
+        BLAKE2b-128 of the file.
+    needs : str or None
+        The least offset from which an adoption in this segment replays; None if it has no adoption. No base may lie
+        between the two, because a replay that starts there could not carry out the adoption.
+    """
+
+    name: str
+    first: str
+    last: str
+    n_before: int
+    bytes_before: int
+    n_entries: int
+    log_bytes: int
+    size: int
+    checksum: str
+    needs: str | None = None
+
+
+class Base(StoredPosition, frozen=True, kw_only=True):
+    """The state at which history starts.
+
+    Attributes
+    ----------
+    index : str
+        Id of its state file.
+    digest : str
+        Digest of the state.
+    size : int
+        Size of all its parts.
+    """
+
+    index: str
+    digest: str
+    size: int
+
+
+class Extent(NamedTuple):
+    """The range of the log that history covers.
+
+    Attributes
+    ----------
+    first : Offset
+        Every entry after it can be read: START, or the base's offset.
+    last : Offset
+        The last archived entry.
+    n_bytes, n_segments : int
+    """
+
+    first: Offset
+    last: Offset
+    n_bytes: int
+    n_segments: int
+
+
+class HistoryManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest of a model's history.
+
+    Attributes
+    ----------
+    artifacts : str
+        Id of the artifact store with the files.
+    base : Base or None
+        None: history starts at the first entry of the log.
+    """
+
+    format: int
+    model: str
+    incarnation: str
+    artifacts: str
+    base: Base | None
+    segments: list[Segment]
+    checksum: str = ""
+
+    @property
+    def start(self) -> Offset:
+        """Return the first offset after which every entry can be read."""
+        return START if self.base is None else Offset.parse(self.base.offset)
+
+    @property
+    def end(self) -> Offset:
+        """Return the last archived entry, or the start if no entry is archived."""
+        return Offset.of_entry(self.segments[-1].last) if self.segments else self.start
+
+    @property
+    def n_entries(self) -> int:
+        """Return the number of the log's entries from its very first one to the end of history."""
+        if self.segments:
+            return self.segments[-1].n_before + self.segments[-1].n_entries
+        return 0 if self.base is None else self.base.n_entries
+
+    @property
+    def log_bytes(self) -> int:
+        """Return the bytes that the entries counted by ``n_entries`` took in the log."""
+        if self.segments:
+            return self.segments[-1].bytes_before + self.segments[-1].log_bytes
+        return 0 if self.base is None else self.base.log_bytes
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        return sum(segment.size for segment in self.segments) + (self.base.size if self.base else 0)
+
+    @property
+    def extent(self) -> Extent:
+        """Return the range that history covers."""
+        return Extent(self.start, self.end, self.size, len(self.segments))
+
+
+def history_key(keys: ModelKeys) -> bytes:
+    """Return the key of the manifest."""
+    return keys.key("history")
+
+
+def artifact_folder(keys: ModelKeys, part: str = "") -> str:
+    """Return the folder of a model's artifacts, or of one ``part``: ``history``, ``index``, ..."""
+    return f"{keys.name}/{keys.incarnation}" + (f"/{part}" if part else "")
+
+
+def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
+    """Parse the manifest. Raise Corrupted unless it belongs to this model, matches its checksum and has no gap."""
+    what = f"the manifest of the history of {keys.name}"
+    try:
+        contents = read_sealed(HistoryManifest, packed, what, format=FORMAT)
+    except UnknownApplyVersion as error:
+        raise Corrupted(str(error)) from None
+    with decoding(what):
+        marks = [contents.start[:2]]
+        if contents.base is not None:
+            Offset.parse(contents.base.adopted)
+        for segment in contents.segments:
+            marks += [Offset.of_entry(segment.first)[:2], Offset.of_entry(segment.last)[:2]]
+    if (contents.model, contents.incarnation) != (keys.name, keys.incarnation):
+        raise Corrupted(f"{what} belongs to {contents.model} {contents.incarnation}")
+    base = contents.base
+    n, n_bytes = (base.n_entries, base.log_bytes) if base else (0, 0)
+    for segment in contents.segments:
+        if (segment.n_before, segment.bytes_before) != (n, n_bytes):
+            raise Corrupted(f"{what} has a gap before {segment.first}")
+        n, n_bytes = n + segment.n_entries, n_bytes + segment.log_bytes
+    if marks != sorted(marks):
+        raise Corrupted(f"{what} is out of order")
+    return contents
+
+
+class History:
+    """Reads the history of one model.
+
+    Parameters
+    ----------
+    artifacts : ArtifactStore or None
+        None if there is no artifact store; then there is no history either.
+    """
+
+    def __init__(self, store: Store, artifacts: ArtifactStore | None, keys: ModelKeys) -> None:
+        self._store = store
+        self._artifacts = artifacts
+        self.keys = keys
+
+    async def manifest(self) -> HistoryManifest | None:
+        """Return the manifest; None if there is no history. Raises Corrupted, StoreUnavailable."""
+        with store_errors():
+            packed = await self._store.client.get(history_key(self.keys))
+        try:
+            return None if packed is None else parse(packed, self.keys)
+        except Corrupted as error:
+            raise Corrupted(f"{error}. {WAY_OUT}") from error
+
+    async def extent(self) -> Extent | None:
+        """Return the range that history covers; None if there is no history. Raises Corrupted, StoreUnavailable."""
+        contents = await self.manifest()
+        return None if contents is None else contents.extent
+
+    async def read(self, after: Offset, until: Offset | None = None, most: int = 64) -> AsyncGenerator[list[Element]]:
+        """Yield the entries after ``after``, up to and including ``until`` (default: all), up to ``most`` at a time.
+
+        Raises
+        ------
+        UnknownOffset
+            ``after`` is before the start of history; the error has the first possible offset.
+        Corrupted
+            A segment is missing or damaged; the message names it.
+        ArtifactsUnavailable, StoreUnavailable
+        """
+        missing = None
+        while True:
+            contents = await self.manifest()
+            if contents is None:
+                return
+            if after[:2] < contents.start[:2]:
+                raise UnknownOffset(
+                    f"the history of {self.keys.name} begins at {contents.start}; earlier events are deleted",
+                    contents.start,
+                )
+            ahead = [one for one in contents.segments if Offset.of_entry(one.last)[:2] > after[:2]]
+            if not ahead or (until is not None and Offset.of_entry(ahead[0].first)[:2] > until[:2]):
+                return
+            if ahead[0].name == missing:
+                raise Corrupted(f"the segment {missing} of the history of {self.keys.name} is missing. {WAY_OUT}")
+            try:
+                elements = await self.elements(ahead[0])
+            except UnknownArtifact:
+                missing = ahead[0].name  # unless retention has just removed it from the manifest
+                continue
+            name, fields = elements[-1]
+            elements[-1] = name, LastEntryFields(fields, ahead[0].bytes_before + ahead[0].log_bytes)
+            for begin in range(0, len(elements), most):
+                wanted = [
+                    element
+                    for element in elements[begin : begin + most]
+                    if after[:2] < (at := Offset.of_entry(element[0])[:2]) and (until is None or at <= until[:2])
+                ]
+                if wanted:
+                    yield wanted
+            after = Offset.of_entry(ahead[0].last)
+
+    async def elements(self, segment: Segment) -> list[Element]:
+        """Return all entries of a segment.
+
+        Raises
+        ------
+        UnknownArtifact
+            Its file is missing.
+        Corrupted
+            Its file is damaged; the message names it.
+        ArtifactsUnavailable
+        """
+        if self._artifacts is None:
+            raise ArtifactsUnavailable(
+                f"the history of {self.keys.name} is needed and no artifact store is set. Set ABOUND_ARTIFACTS_URL"
+            )
+        packed = await self._artifacts.get(segment.name)
+        try:
+            elements = await asyncio.to_thread(_checked, packed, segment)
+        except Corrupted as error:
+            path = self._artifacts.path(segment.name) or segment.name
+            raise Corrupted(
+                f"the segment {path} of the history of {self.keys.name} is damaged: {error}. {WAY_OUT}"
+            ) from None
+        return elements
+
+
+def _checked(packed: bytes, segment: Segment) -> list[Element]:
+    if len(packed) != segment.size or checksum_of(packed) != segment.checksum:
+        raise Corrupted("its size or checksum is wrong")
+    elements = segments.decode_segment(packed)
+    ids = [name.decode() for name, _ in elements]
+    if not ids or len(ids) != segment.n_entries or (ids[0], ids[-1]) != (segment.first, segment.last):
+        raise Corrupted("it does not have the entries that the manifest lists")
+    for name, fields in elements:
+        try:
+            check(fields)
+        except Corrupted as error:
+            raise Corrupted(f"the entry {name.decode()} in it cannot be applied: {error}") from None
+    return elements

@@ -1,0 +1,141 @@
+"""Restore a model: from its newest snapshot, or to its first state, from which everything since can be replayed.
+
+The first state is empty while the log, or history, has the log's first entry. Otherwise it is the base of history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.history.history import WAY_OUT, History
+from abound.log.stream import holds
+from abound.state import snapshots, state_files
+from abound.state.replicated_model import ReplicatedModel
+from abound.state.state_image import StateManifest
+from abound.store.client import Store
+from abound_core.errors import (
+    ArtifactsUnavailable,
+    Corrupted,
+    UnknownApplyVersion,
+    UnknownArtifact,
+    UnknownOffset,
+    UnknownSnapshot,
+)
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START, Offset
+
+log = structlog.get_logger(__name__)
+
+
+async def load_first_state(
+    store: Store,
+    artifacts: ArtifactStore | None,
+    model: ReplicatedModel,
+    progress: Callable[[float], None] = lambda done: None,
+) -> None:
+    """Put a model into its first state; ``past.read_entries`` yields what to replay on top.
+
+    Raises
+    ------
+    Corrupted, UnknownApplyVersion
+        The log has lost its start and there is no history, or its base cannot be used. The message has the way out.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    model.reset()
+    if await holds(store, model.keys.log, START, b""):
+        return
+    contents = await History(store, artifacts, model.keys).manifest()
+    if contents is None:
+        raise Corrupted(f"the log of {model.name} has lost its beginning, and there is no history of it. {WAY_OUT}")
+    if artifacts is None:
+        raise ArtifactsUnavailable(
+            f"the log of {model.name} has its beginning in history, and no artifact store is set. "
+            "Set ABOUND_ARTIFACTS_URL"
+        )
+    base = contents.base
+    if base is None:
+        return
+    try:
+        live = await state_files.load(artifacts, model.keys, base.index, base.digest, model.limits, progress)
+    except (Corrupted, UnknownArtifact) as error:
+        raise Corrupted(f"the base of the history of {model.name} cannot be used: {error}. {WAY_OUT}") from error
+    model.restore(live, base.position)
+
+
+async def load_newest(
+    store: Store,
+    model: ReplicatedModel,
+    progress: Callable[[float], None] = lambda done: None,
+    until: Offset | None = None,
+    artifacts: ArtifactStore | None = None,
+) -> StateManifest | None:
+    """Put a model into the state of its newest good snapshot at or before ``until``.
+
+    A snapshot is good if it is undamaged and the log contains its entry. Without one, the model gets its first state
+    and the return value is None. ``past.read_entries`` yields what to replay on top.
+
+    Raises
+    ------
+    Corrupted, UnknownApplyVersion
+        No snapshot can be used, and neither log nor history has the start. The message names the fault of each.
+    UnknownOffset
+        History starts past ``until``.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    bad: list[str] = []
+    found = await _newest_whole(store, model, lambda offset: until is None or offset <= until, bad, progress)
+    if found is not None:
+        manifest, live = found
+        model.restore(live, manifest.position)
+        return manifest
+    try:
+        await load_first_state(store, artifacts, model, progress)
+    except (Corrupted, ArtifactsUnavailable) as error:
+        reasons = f" ({'; '.join(bad)})" if bad else ""
+        raise type(error)(f"none of the snapshots of {model.name} can be used{reasons}, and {error}") from error
+    if until is not None and model.offset > until:
+        raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
+    return None
+
+
+async def load_past(store: Store, model: ReplicatedModel, at: Offset) -> bool:
+    """Put a halted model into the state of its newest good snapshot at or past ``at``; return whether that was done.
+
+    Nothing changes without such a snapshot, or if the model was loaded again meanwhile and is no longer halted.
+    """
+    before = model.position
+    found = await _newest_whole(store, model, lambda offset: offset[:2] >= at[:2], [], lambda done: None)
+    if found is None or model.halted is None or model.position is not before:
+        return False
+    manifest, live = found
+    model.restore(live, manifest.position)
+    return True
+
+
+async def _newest_whole(
+    store: Store,
+    model: ReplicatedModel,
+    fits: Callable[[Offset], bool],
+    bad: list[str],
+    progress: Callable[[float], None],
+) -> tuple[StateManifest, LiveModel] | None:
+    """Return the newest good snapshot whose offset fits, with its state; append the faults of others to ``bad``."""
+    names = await snapshots.ids(store, model.keys)
+    for name in names:
+        try:
+            manifest = await snapshots.read_manifest(store, model.keys, name)
+            if not fits(manifest.position.offset):
+                continue
+            if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
+                raise Corrupted(f"the log does not continue from its offset {manifest.offset}")
+            return manifest, await snapshots.load(store, model.keys, manifest, model.limits, progress)
+        except (Corrupted, UnknownApplyVersion, UnknownSnapshot) as error:
+            log.warning("snapshot skipped", model=model.name, snapshot=name, reason=str(error))
+            bad.append(f"{name}: {error}")
+    if names != await snapshots.ids(store, model.keys):  # newer ones have replaced those that could not be read
+        bad.clear()
+        return await _newest_whole(store, model, fits, bad, progress)
+    return None

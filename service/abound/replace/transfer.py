@@ -1,0 +1,214 @@
+"""Export and import of a whole model as one file (``abound/state/model_file.py``).
+
+**Export**: the worker makes a snapshot at or past the present offset, so nothing pauses. Its parts are sent
+unchanged.
+
+**Import**: each part is verified on arrival, and the state is built from them to check that it is intact and
+how much memory it takes. Until then other processes see nothing of it. Then the model is created if it does not
+exist, the state is written as a state file, and all replicas adopt it (``abound/replace/adoption.py``). An
+import into a model that has learned instances is refused.
+
+A model created by an import stays, even if the import fails later: another client may have taught it already.
+The catalog and the model's log are separate keys, so no single command can check one and write the other. The
+model is then empty, and the same import can be repeated into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+import structlog
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.file_format import encode_head
+from abound.log.catalog import CatalogModel
+from abound.replace.adoption import AdoptionContext, begin
+from abound.replica.memory_budget import MemoryBudget
+from abound.replica.replica import Replica
+from abound.state import snapshots, state_files, state_image
+from abound.state.model_file import MAGIC, read_model_file
+from abound.state.state_image import StateManifest
+from abound.store.client import store_errors
+from abound.store.key_names import ModelKeys
+from abound.versions.card import reading_settings
+from abound_core.config import ModelConfig
+from abound_core.errors import (
+    ArtifactsUnavailable,
+    Cancelled,
+    Conflict,
+    Corrupted,
+    InvalidInstance,
+    Malformed,
+    UnknownApplyVersion,
+    UnknownModel,
+)
+from abound_core.limits import Limits
+from abound_core.model.active_version import LIVE
+from abound_core.model.live_model import LiveModel
+from abound_core.types import Offset
+
+log = structlog.get_logger(__name__)
+
+
+class ExportedModel(NamedTuple):
+    """Model being exported.
+
+    Attributes
+    ----------
+    manifest : StateManifest
+        Manifest of the exported snapshot.
+    size : int
+        Bytes of the file.
+    pieces : async iterator of bytes
+        Ends early, with an error, if a part of the snapshot is deleted or damaged.
+    """
+
+    manifest: StateManifest
+    size: int
+    pieces: AsyncIterator[bytes]
+
+
+async def export_model(replica: Replica, name: str) -> ExportedModel:
+    """Return a model as one file, at its present offset or a little later.
+
+    Raises
+    ------
+    UnknownModel
+    NotReady
+        No worker is running to make a snapshot.
+    StoreUnavailable
+    """
+    keys = replica.model(name).keys
+    manifest = await replica.request_snapshot(name)
+    head = encode_head(MAGIC, manifest)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield head
+        async for part in snapshots.read_parts(replica.store, keys, manifest):
+            yield part
+
+    return ExportedModel(manifest, len(head) + manifest.size, pieces())
+
+
+async def import_model(
+    replica: Replica, name: str, pieces: AsyncIterator[bytes], limit: int, prepare_seconds: float, budget: MemoryBudget
+) -> Offset:
+    """Import a model from a file, creating it if it does not exist; return the offset of its adoption.
+
+    Nothing changes, and other processes see nothing, until the file is complete and valid and its memory is
+    available.
+
+    Raises
+    ------
+    Malformed
+        The file is damaged.
+    InvalidInstance
+        A newer release wrote it, or the name is invalid.
+    TooLarge
+        The file exceeds ``limit`` bytes.
+    MemoryLimitExceeded
+        With this model, all models would exceed the memory limit.
+    Conflict
+        The model has learned; another rebuild of it is running; its active version reads instances in another
+        way; or the maximum number of models exists.
+    ArtifactsUnavailable, NotReady, StoreUnavailable, OutcomeUnknown
+    """
+    artifacts = replica.artifacts
+    if artifacts is None:
+        raise ArtifactsUnavailable("importing a model needs an artifact store: set ABOUND_ARTIFACTS_URL")
+    await artifacts.join(replica.store)
+    _refuse_taught(replica, name)
+    replica.models.check_can_create(name)
+    try:
+        manifest, parts = await read_model_file(pieces, limit)
+        with budget.reserve(name, replica.models.all) as expect:
+            return await _adopt_imported(replica, artifacts, name, manifest, parts, expect, prepare_seconds)
+    except Corrupted as error:
+        raise Malformed(str(error)) from error
+    except UnknownApplyVersion as error:
+        raise InvalidInstance(str(error), "body") from error
+
+
+async def _adopt_imported(
+    replica: Replica,
+    artifacts: ArtifactStore,
+    name: str,
+    manifest: StateManifest,
+    parts: AsyncIterator[bytes],
+    expect: Callable[[int], None],
+    prepare_seconds: float,
+) -> Offset:
+    config = manifest.config
+    _refuse_read_otherwise(replica, name, config)
+    expect(manifest.size)  # reading it takes no more memory than this
+    live = await state_image.load(manifest, parts, Limits(), foreign=True)
+    expect(live.n_bytes + live.growth_bytes)
+    _refuse_taught(replica, name)
+    await replica.models.create(name, config)
+    keys = replica.model(name).keys
+    place = AdoptionContext(
+        store=replica.store,
+        artifacts=artifacts,
+        living=CatalogModel(keys, config),
+        prepare_seconds=prepare_seconds,
+    )
+    index = state_files.new_id()
+    async with begin(place, f"import-{index}") as adoption:
+        try:
+            recipe = {"method": "import", "model": manifest.model, "offset": manifest.offset}
+            written = await _write(artifacts, keys, live, adoption.after, recipe, index)
+            del live  # the replicas load the state file
+            await replica.wait_for(name, adoption.after, prepare_seconds)  # another client may have taught it
+            _refuse_taught(replica, name)
+            at = await adoption.adopt(written, f"import of {manifest.model} at {manifest.offset}"[:1000])
+        except BaseException:
+            if not adoption.committed:
+                with contextlib.suppress(ArtifactsUnavailable):
+                    await state_files.delete(artifacts, keys, index)
+            raise
+        await replica.wait_for(name, at, prepare_seconds)
+    with store_errors():  # asks the worker for a snapshot; after it no start needs the state file
+        await replica.store.client.set(keys.key("snapshot-wanted"), str(at), ex=3600)
+    return at
+
+
+async def _write(
+    artifacts: ArtifactStore, keys: ModelKeys, live: LiveModel, after: Offset, recipe: dict[str, Any], name: str
+) -> StateManifest:
+    """Write the state file in a thread with an event loop of its own, so that this process keeps answering."""
+    given_up = threading.Event()
+
+    async def between() -> None:
+        if given_up.is_set():
+            raise Cancelled("the import was cancelled")
+
+    try:
+        return await asyncio.to_thread(
+            lambda: asyncio.run(state_files.write(artifacts, keys, live, after, recipe, between, name))
+        )
+    finally:
+        given_up.set()
+
+
+def _refuse_taught(replica: Replica, name: str) -> None:
+    """Raise Conflict if a model has learned instances or has registered labels, which the import would replace."""
+    with contextlib.suppress(UnknownModel):
+        live = replica.model(name).live
+        if not live.is_untaught:
+            what = f"learned {live.n_learned} instances" if live.n_learned else "registered labels"
+            raise Conflict(f"the model {name} has {what}; import under another name, or delete it first")
+
+
+def _refuse_read_otherwise(replica: Replica, name: str, config: ModelConfig) -> None:
+    """Raise Conflict if the active version of a model reads instances in another way than the imported model would."""
+    with contextlib.suppress(UnknownModel):
+        live = replica.model(name).live
+        if not live.serving.is_live and reading_settings(live.config) != reading_settings(config):
+            raise Conflict(
+                f"the version {live.serving.version} of {name} is active and was fitted on instances that are read "
+                f"otherwise than by the model in the file; activate {LIVE} first"
+            )

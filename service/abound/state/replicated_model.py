@@ -1,0 +1,433 @@
+"""One model on one replica: its live state, its position in the log, and the only function that changes it.
+
+Start-up, following and rebuilding all go through :meth:`ReplicatedModel.apply`, entry by entry in log order. An entry
+that cannot be applied stops the model permanently: ``failure`` holds the reason, and no later entry is applied.
+
+A state file that is about to be adopted is loaded as a **standby state** next to the live state
+(``abound/history/replay.py``). Once the standby state has caught up with the live state, it is attached: every entry
+is applied to both, so at the adoption it replaces the live state immediately. Without its standby state a model
+cannot apply the adoption: it stops before that entry and raises ``StandbyMissing``. The standby state is not part of
+the replicated state: if it is dropped, or lost with its process, it can be rebuilt.
+
+The same holds for a **version** that is activated (``abound/versions/activation.py``). A model that serves requests
+and has not loaded the version stops before the activation and raises ``VersionNotLoaded``. A model that is not
+serving yet continues, and must have the version that is active at the end of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+from abound.log.appender import Appender
+from abound.log.events import (
+    ActivateEvent,
+    AdoptEvent,
+    ConfigureEvent,
+    Entry,
+    Event,
+    LearnEvent,
+    PrepareEvent,
+    checksum_of,
+    decode_entry,
+)
+from abound.log.stream import DAMAGED_ENTRY_ADVICE, UNTRIMMED, Element, log_bytes_with
+from abound.processes import kernel_compiler
+from abound.state.position import AT_START, Position
+from abound.store.key_names import ModelKeys
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted, InvalidInstance, NotReady, UnknownApplyVersion
+from abound_core.limits import Limits
+from abound_core.model.active_version import ServingState
+from abound_core.model.entry_application import EntryApplication
+from abound_core.model.live_model import STATE_GROUP, LiveModel
+from abound_core.types import Offset
+
+LARGE_ENTRY = 2**20
+"""Bytes of an entry above which a thread checks and decodes it."""
+
+SLICE_BYTES = 2**16
+"""Bytes of records that are applied before other tasks get a turn."""
+
+REPLAY_SLICE = 1024
+
+
+class AppliedEntry(NamedTuple):
+    """An applied entry, the offset of its last event, and the outcome of its records (None if it has none)."""
+
+    entry: Entry
+    offset: Offset
+    applying: EntryApplication | None
+
+
+class VersionInfo(NamedTuple):
+    """Digest and size of a loaded version."""
+
+    digest: str
+    n_bytes: int
+
+
+class StandbyMissing(Exception):
+    """The next entry adopts a state whose standby state is missing. Nothing was applied; load it and retry."""
+
+    def __init__(self, adopt: AdoptEvent, at: Offset) -> None:
+        super().__init__(f"the index {adopt.index} is adopted at {at} and is not loaded yet")
+        self.adopt = adopt
+        self.at = at
+
+
+class VersionNotLoaded(Exception):
+    """The version that is active, or becomes active with the next entry, is not loaded. Nothing was applied."""
+
+    def __init__(self, version: str, digest: str, at: Offset) -> None:
+        super().__init__(f"the version {version} is active from {at} on and is not loaded yet")
+        self.version = version
+        self.digest = digest
+        self.at = at
+
+
+def new_secret() -> tuple[int, int]:
+    """Return a random secret for the key tables of this process."""
+    return secrets.randbits(64), secrets.randbits(64)
+
+
+async def learn(
+    live: LiveModel,
+    event: LearnEvent,
+    at: Offset,
+    slice_events: int,
+    passed: Callable[[int], None] = lambda n_done: None,
+) -> EntryApplication:
+    """Apply an event of instances to a state in slices; other tasks run between slices.
+
+    Before each pause, ``passed`` is called with the number of applied positions.
+    """
+    if live.is_crowded:
+        await enlarge(live)
+    applying = live.begin(event.records, event.n, event.units, at)
+    slice_events = max(1, min(slice_events, SLICE_BYTES * event.n // max(1, len(event.records))))
+    applying.step(slice_events)
+    while not applying.done:
+        passed(applying.n_done)
+        await asyncio.sleep(0)
+        if live.is_crowded:
+            await enlarge(live)
+        applying.step(slice_events)
+    return applying
+
+
+async def configure(live: LiveModel, event: ConfigureEvent) -> None:
+    """Apply a change of the configuration; raise Corrupted when the result is invalid."""
+    try:
+        await kernel_compiler.wait_until_loaded(live.configured(event.changes))
+        live.configure(event.changes)
+    except InvalidInstance as error:
+        raise Corrupted(f"it changes the configuration to an invalid one: {error}") from error
+
+
+async def enlarge(live: LiveModel) -> None:
+    """Build larger tables in another thread. Nothing may change the state meanwhile."""
+    live.replace_tables(await asyncio.to_thread(live.enlarged))
+
+
+class StandbyState:
+    """A state that is loaded to replace the live state of a model. ``abound/history/replay.py`` loads it.
+
+    Attributes
+    ----------
+    model : ReplicatedModel
+    index, digest : str
+    live : LiveModel
+        Set when the state file is loaded.
+    offset : Offset
+        Of the last applied entry.
+    attached : bool
+        It is as far as the live state, and the model applies each entry to both.
+    """
+
+    live: LiveModel
+
+    def __init__(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
+        self.model = model
+        self.index = event.index
+        self.digest = event.digest
+        self.offset = Offset.parse(event.after)
+        self.attached = False
+
+    @property
+    def n_bytes(self) -> int:
+        """Return its memory in bytes; until it is loaded, that of the live state as an estimate."""
+        return getattr(self, "live", self.model.live).n_bytes
+
+    async def apply(self, event: Event, at: Offset) -> None:
+        """Apply the event of an entry. Ignore adoptions: after another adoption this standby state is not adopted."""
+        if type(event) is LearnEvent:
+            await learn(self.live, event, at, self.model.slice_events)
+        elif type(event) is ConfigureEvent:
+            await configure(self.live, event)
+        self.offset = at
+
+
+class ReplicatedModel:
+    """One model of one replica.
+
+    Attributes
+    ----------
+    keys : ModelKeys
+    log_key : bytes
+        ``keys.log``, computed once.
+    live : LiveModel
+        Safe to read between two ``await``; only ``apply`` changes it.
+    position : Position
+    failure : str or None
+        Why the model has stopped permanently.
+    halted : str or None
+        Why the model waits: the standby state for an adoption, or the active version, is not loaded yet.
+    lacks_version : bool
+        The last attempt to load the active version failed.
+    resumes : bool
+        The reason for the halt has ended, or is to be retried; the follower continues with the model.
+    ready : bool
+        It has caught up with the log once and its state is trusted.
+    lag : int or None
+        Entries behind the log, as last measured.
+    trim : Trim
+        The part trimmed off the log, as far as this replica knows.
+    digest, digest_offset : the newest computed digest, and its offset
+    n_classified : int
+        Instances classified since the metrics were last updated.
+    appender : Appender or None
+        None where nothing is appended, as in a rebuild.
+    standby : StandbyState or None
+        The state that may be adopted next.
+    versions : dict of VersionInfo by id, or None
+        The versions that are loaded to rank by; None if this model serves no requests.
+    """
+
+    def __init__(
+        self, keys: ModelKeys, config: ModelConfig, slice_events: int = 32, limits: Limits | None = None
+    ) -> None:
+        self.keys = keys
+        self.log_key = keys.log
+        self.limits = limits or Limits()
+        self.n_classified = 0
+        self.appender: Appender | None = None
+        self.standby: StandbyState | None = None
+        self.versions: dict[str, VersionInfo] | None = None
+        self.lacks_version = False
+        self.failure: str | None = None
+        self.halted: str | None = None
+        self.resumes = False
+        self.ready = False
+        self.lag: int | None = None
+        self.trim = UNTRIMMED
+        self.digest: str | None = None
+        self.digest_offset: Offset | None = None
+        self.slice_events = slice_events
+        self._config = config
+        self._turn = asyncio.Lock()
+        self._awaited: list[tuple[Offset, int, asyncio.Future[None]]] = []
+        self._n_awaited = 0
+        self._n_wanting = 0
+        self.reset()
+
+    @property
+    def name(self) -> str:
+        """Return the model's name."""
+        return self.keys.name
+
+    @property
+    def incarnation(self) -> str:
+        """Return the id of the catalog entry that created the model."""
+        return self.keys.incarnation
+
+    @property
+    def offset(self) -> Offset:
+        """Return the offset of the last applied event, START without one."""
+        return self.position.offset
+
+    @property
+    def log_bytes(self) -> int:
+        """Return the size of the log since its beginning, as far as applied."""
+        return self.position.log_bytes
+
+    @property
+    def held_log_bytes(self) -> int:
+        """Return the size of the log without the trimmed part."""
+        held = self.position.log_bytes - self.trim.log_bytes
+        return held if held > 0 else 0
+
+    @property
+    def prepared_state(self) -> str | None:
+        """Return the state file that the next entry can adopt."""
+        return self.standby.index if self.standby is not None and self.standby.attached else None
+
+    @property
+    def n_standby_bytes(self) -> int:
+        """Return the memory of the standby state in bytes, counted from the start of its loading."""
+        return self.standby.n_bytes if self.standby is not None else 0
+
+    @property
+    def n_loaded_bytes(self) -> int:
+        """Return the size of the loaded versions in bytes."""
+        return sum([loaded.n_bytes for loaded in (self.versions or {}).values()])
+
+    def check_ready(self) -> None:
+        """Raise NotReady, with the reason and the lag, while the state must not be used.
+
+        A model is not ready while it is being loaded, while it is halted, and after it has failed.
+        """
+        if not self.ready:
+            raise NotReady(self.failure or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
+
+    def check_serving(self, serving: ServingState | None = None) -> None:
+        """Raise VersionNotLoaded when this model serves requests and the active version is not loaded.
+
+        ``serving`` is the serving state to check, by default the current one.
+        """
+        serving = serving or self.live.serving
+        if self.versions is not None and not serving.is_live:
+            loaded = self.versions.get(serving.version)
+            if loaded is None or loaded.digest != serving.digest:
+                raise VersionNotLoaded(serving.version, serving.digest, Offset.parse(serving.at))
+
+    def reset(self) -> None:
+        """Replace the state with the empty one at the start of the log."""
+        self.restore(LiveModel(self._config, new_secret(), self.limits), AT_START)
+
+    def restore(self, live: LiveModel, position: Position) -> None:
+        """Replace the state with a loaded one. Drop the standby state, which may come from another log."""
+        self.live = live
+        self.position = position
+        self.standby = None
+        self.digest = self.digest_offset = None
+        self._wake()
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Pause applying for the duration of the context. No entry is half applied then."""
+        async with self._turn:
+            yield
+
+    async def apply(self, element: Element) -> AppliedEntry:
+        """Apply the next entry of the log, in slices; other tasks run between slices.
+
+        Raises
+        ------
+        StandbyMissing
+            It adopts a state that is not loaded. Nothing was applied.
+        VersionNotLoaded
+            It activates a version that is not loaded, and the model is ready. Nothing was applied.
+        Corrupted, UnknownApplyVersion
+            It cannot be applied. The model keeps its state, and ``failure`` holds the reason from now on.
+        """
+        entry_id, fields = element
+        try:
+            is_large = sum(map(len, fields)) > LARGE_ENTRY
+            entry = await asyncio.to_thread(decode_entry, fields) if is_large else decode_entry(fields)
+            event = entry.event
+            first = at = Offset.of_entry(entry_id)
+            self._n_wanting += 1
+            async with self._turn:
+                self._n_wanting -= 1
+                adopted = self._adopts(event, at)
+                applying = await self._apply_event(event, at)
+                if applying is not None:
+                    at = Offset(at.milliseconds, at.sequence, len(applying.ranks) - 1)
+                if self.standby is not None and self.standby.attached:
+                    self.position = self.position._replace(offset=at)  # requests already see the state after the entry
+                    await self.standby.apply(event, first)
+                before = self.position
+                self.position = Position(
+                    at,
+                    checksum_of(fields),
+                    before.n_entries + 1,
+                    log_bytes_with(before.log_bytes, fields),
+                    first if adopted else before.adopted,
+                )
+        except (Corrupted, UnknownApplyVersion) as error:
+            self.ready = False
+            advice = f". {DAMAGED_ENTRY_ADVICE}" if isinstance(error, Corrupted) else ""
+            self.failure = f"entry {entry_id.decode()} of the log of {self.name} cannot be applied: {error}{advice}"
+            raise type(error)(self.failure) from error
+        if self._awaited:
+            self._wake()
+        return AppliedEntry(entry, at, applying)
+
+    def _adopts(self, event: Event, at: Offset) -> bool:
+        """Replace the live state with the standby state if the event adopts it; return whether it does."""
+        if type(event) is not AdoptEvent or Offset.parse(event.after) < self.position.adopted:
+            return False
+        if self.standby is None or not self.standby.attached or self.standby.index != event.index:
+            raise StandbyMissing(event, at)
+        self.standby.live.serving = self.live.serving  # an adoption replaces the index, not the active version
+        self.live = self.standby.live
+        self.standby = None
+        self.digest = self.digest_offset = None
+        return True
+
+    async def _apply_event(self, event: Event, at: Offset) -> EntryApplication | None:
+        if type(event) is LearnEvent:
+            return await learn(self.live, event, at, self.slice_events, lambda n_done: self._pass(at, n_done))
+        if type(event) is ConfigureEvent:
+            await configure(self.live, event)
+        elif type(event) is ActivateEvent:
+            serving = self.live.serving.after_activation(event.activation, event.version, event.digest, at)
+            if self.ready:
+                self.check_serving(serving)
+            self.live.serving = serving
+        return None
+
+    def _pass(self, at: Offset, n_done: int) -> None:
+        offset = Offset(at.milliseconds, at.sequence, max(0, n_done - 1))
+        self.position = self.position._replace(offset=offset)
+
+    @property
+    def has_waiting_entry(self) -> bool:
+        """Return whether an entry waits to be applied."""
+        return self._n_wanting > 0
+
+    async def wait_entry_complete(self) -> None:
+        """Wait until no entry is half applied."""
+        async with self._turn:
+            pass
+
+    async def compute_digest(self, give_way: bool = False) -> str | None:
+        """Compute the digest of the current state, in slices; nothing is applied meanwhile.
+
+        With ``give_way``, return None as soon as an entry waits to be applied, or if the kernels are not compiled yet.
+        """
+        try:
+            await kernel_compiler.wait_for_groups([STATE_GROUP], 0.0 if give_way else None)
+        except NotReady:
+            return None
+        async with self._turn:
+            for _ in self.live.digest_steps():
+                await asyncio.sleep(0)
+                if give_way and self.has_waiting_entry:
+                    return None
+            self.digest, self.digest_offset = self.live.digest(), self.offset
+            return self.digest
+
+    async def wait_for(self, offset: Offset) -> None:
+        """Wait until the event at ``offset`` is applied."""
+        if self.offset >= offset:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._n_awaited += 1
+        bisect.insort(self._awaited, (offset, self._n_awaited, future))
+        try:
+            await future
+        finally:
+            self._awaited = [awaited for awaited in self._awaited if awaited[2] is not future]
+
+    def _wake(self) -> None:
+        for offset, _, future in self._awaited:
+            if offset > self.offset:
+                return
+            if not future.done():
+                future.set_result(None)

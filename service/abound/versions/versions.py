@@ -1,0 +1,300 @@
+"""Version repository: fitted methods in the artifact store, as plain arrays with a card.
+
+    <model>/<incarnation>/versions/<id>/<i>-<array>.npy   an uncompressed array; the processes of a host share its map
+    <model>/<incarnation>/versions/<id>/card.json         the card, with the checksum of each file; written last
+    <model>/<incarnation>/versions/<id>/ready.json        the card while the version is written but not published
+
+A version has feature and label names of its own, so it depends on no index and no other version. Loading one
+verifies every byte, then maps the files. The files hold only numbers and text, no pickle and no code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import platform
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.checksums import seal
+from abound.artifacts.npy import Array, ArrayFile, map_array, parse_array, write_array
+from abound.state.replicated_model import new_secret
+from abound.store.key_names import ModelKeys
+from abound.versions.card import CARD, FORMAT, Card, digest_of, is_id, new_id, read_card
+from abound_core.errors import (
+    ArtifactsUnavailable,
+    Conflict,
+    Corrupted,
+    UnknownApplyVersion,
+    UnknownArtifact,
+    UnknownVersion,
+)
+
+if TYPE_CHECKING:
+    from abound_core.methods.fitted import FittedMethod
+
+READY = "ready.json"
+LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
+
+
+class LoadedVersion(NamedTuple):
+    """Loaded version that can rank instances."""
+
+    card: Card
+    fitted: FittedMethod
+
+
+def folder(keys: ModelKeys, name: str = "") -> str:
+    """Return the folder of a model's versions in the artifact store, or of one version."""
+    return f"{keys.name}/{keys.incarnation}/versions" + (f"/{name}" if name else "")
+
+
+def libraries() -> dict[str, str]:
+    """Return the releases of the libraries that numerical results depend on."""
+    return {name: importlib.metadata.version(name) for name in LIBRARIES} | {"python": platform.python_version()}
+
+
+async def write(
+    artifacts: ArtifactStore,
+    keys: ModelKeys,
+    fitted: FittedMethod,
+    *,
+    seed: int,
+    data: str,
+    upload: str | None = None,
+    reads: dict[str, Any] | None = None,
+    data_range: dict[str, str | None] | None,
+    offset: str,
+    created: float,
+    metrics: dict[str, Any],
+    sizes: dict[str, int],
+    job: str | None = None,
+    name: str | None = None,
+    check: Callable[[], None] = lambda: None,
+    whole: bool = True,
+) -> Card:
+    """Write a fitted method as a version of a model.
+
+    Parameters
+    ----------
+    seed, data, upload, reads, data_range, offset, created, metrics, sizes, job
+        See ``Card``.
+    name : str, optional
+        Id of the version, from ``new_id``.
+    check : callable
+        Called several times a second, in a thread. An exception from it ends the writing.
+    whole : bool
+        False: write ``ready.json`` instead of the card. The version stays invisible until ``publish`` writes
+        the card.
+
+    Raises
+    ------
+    ArtifactsUnavailable
+        Also what ``check`` raises. The files written so far are deleted.
+    """
+    name = name or new_id()
+    if not is_id(name):
+        raise ValueError(f"not the id of a version: {name[:64]!r}")
+    arrays = await asyncio.to_thread(fitted.to_arrays)
+    meta = fitted.meta()
+    files = []
+    try:
+        for i, (array_name, array) in enumerate(arrays.items()):
+            files.append(await write_array(artifacts, folder(keys, name), i, array_name, array, check))
+        card = Card(
+            id=name,
+            format=FORMAT,
+            model=keys.name,
+            incarnation=keys.incarnation,
+            method=fitted.method,
+            params=meta["params"],
+            seed=seed,
+            data=data,
+            upload=upload,
+            reads=reads,
+            data_range=data_range,
+            offset=offset,
+            created=created,
+            metrics=metrics,
+            sizes=sizes,
+            n_bytes=sum(one.size for one in files),
+            libraries=libraries(),
+            digest=digest_of(meta, files),
+            job=job,
+            meta=meta,
+            files=files,
+        )
+        return await finish(artifacts, keys, card, CARD if whole else READY)
+    except BaseException:
+        await artifacts.clear(folder(keys, name))
+        raise
+
+
+async def finish(artifacts: ArtifactStore, keys: ModelKeys, card: Card, file: str = CARD) -> Card:
+    """Write the card of a version whose files are all written; return the card with its checksum.
+
+    Raises ArtifactsUnavailable.
+    """
+    card = seal(card)
+    await artifacts.put(f"{folder(keys, card.id)}/{file}", msgspec.json.encode(card))
+    return card
+
+
+async def publish(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
+    """Write the card of a version that ``write`` left unpublished. Repeating it is harmless.
+
+    The caller holds the activation fence, since a forget job may delete unpublished versions.
+
+    Raises
+    ------
+    UnknownVersion
+        The version was deleted.
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable
+    """
+    try:
+        return await card_of(artifacts, keys, name)
+    except UnknownVersion:
+        card = await unpublished_card(artifacts, keys, name)
+    await finish(artifacts, keys, card)
+    await artifacts.delete(f"{folder(keys, name)}/{READY}")
+    return card
+
+
+async def unpublished_card(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
+    """Return the card of a version that is not published yet; raises as ``publish`` does."""
+    try:
+        return read_card(await artifacts.get(f"{folder(keys, name)}/{READY}"))
+    except UnknownArtifact:
+        raise UnknownVersion(f"the model {keys.name} has no unpublished version {name}") from None
+
+
+async def card_of(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
+    """Return the card of a version.
+
+    Raises
+    ------
+    UnknownVersion
+        No version has this id.
+    UnknownApplyVersion
+        A newer release wrote it.
+    Corrupted
+        The card was altered.
+    ArtifactsUnavailable
+    """
+    if not is_id(name):
+        raise UnknownVersion(f"the model {keys.name} has no version {name[:64]!r}")
+    try:
+        card = read_card(await artifacts.get(f"{folder(keys, name)}/{CARD}"))
+    except UnknownArtifact:
+        raise UnknownVersion(f"the model {keys.name} has no version {name}") from None
+    if (card.model, card.incarnation, card.id) != (keys.name, keys.incarnation, name):
+        raise Corrupted(f"the version {name} belongs to another model: {card.model} {card.incarnation}")
+    return card
+
+
+async def ids(artifacts: ArtifactStore, keys: ModelKeys, file: str = CARD) -> list[str]:
+    """Return the ids of all published versions of a model, in no particular order; with ``READY`` the unpublished."""
+    start = len(folder(keys)) + 1
+    names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
+    return [parts[0] for parts in names if parts[1:] == [file] and is_id(parts[0])]
+
+
+async def cards(artifacts: ArtifactStore, keys: ModelKeys) -> list[Card]:
+    """Return the cards of all published versions of a model, newest first.
+
+    Versions that are damaged, or deleted meanwhile, are left out. Raises ArtifactsUnavailable.
+    """
+    found = []
+    for name in await ids(artifacts, keys):
+        try:
+            found.append(await card_of(artifacts, keys, name))
+        except (UnknownVersion, Corrupted, UnknownApplyVersion):
+            continue
+    return sorted(found, key=lambda card: (-card.created, card.id))
+
+
+async def load(artifacts: ArtifactStore, keys: ModelKeys, name: str, digest: str | None = None) -> LoadedVersion:
+    """Load a version: verify every byte and map its arrays.
+
+    The files are mapped in the artifact store's own directory; if the store is not a local directory, in
+    ``artifacts.cache``. Without either, the files are read into memory.
+
+    Parameters
+    ----------
+    digest : str, optional
+        The expected digest.
+
+    Raises
+    ------
+    UnknownVersion, UnknownApplyVersion, ArtifactsUnavailable
+    Corrupted
+        The version is damaged or has another digest.
+    """
+    card = await card_of(artifacts, keys, name)
+    if digest is not None and card.digest != digest:
+        raise Corrupted(f"the version {name} has another digest than the expected one")
+    return await load_from_card(artifacts, keys, card)
+
+
+async def load_from_card(artifacts: ArtifactStore, keys: ModelKeys, card: Card) -> LoadedVersion:
+    """Load the version that a card describes, whether or not the card is written; see ``load``."""
+    arrays = await arrays_of(artifacts, keys, card)
+    return LoadedVersion(card, await asyncio.to_thread(_fitted, card, arrays))
+
+
+def _fitted(card: Card, arrays: Mapping[str, Any]) -> FittedMethod:
+    from abound_core.methods.fitted import FittedMethod  # imports scipy, which a replica without versions does not need
+
+    return FittedMethod.from_arrays(card.meta, arrays, new_secret())
+
+
+async def arrays_of(artifacts: ArtifactStore, keys: ModelKeys, card: Card) -> dict[str, Array]:
+    """Load and verify the arrays that a card lists, without interpreting them; see ``load``."""
+    arrays = {}
+    for one in card.files:
+        try:
+            arrays[one.name] = await _array(artifacts, f"{folder(keys, card.id)}/{one.file}", one)
+        except (UnknownArtifact, FileNotFoundError):
+            raise Corrupted(f"the file {one.file} of the version {card.id} is missing") from None
+        except Corrupted as error:
+            raise Corrupted(f"the version {card.id} is damaged: {error}") from None
+    return arrays
+
+
+async def _array(artifacts: ArtifactStore, name: str, one: ArrayFile) -> Array:
+    path = await artifacts.local_file(name, one.size, one.checksum)
+    if path is not None:
+        try:
+            return await asyncio.to_thread(map_array, one, path)
+        except (Corrupted, FileNotFoundError):  # a copy is damaged or was just deleted: read into memory instead
+            if artifacts.is_directory or artifacts.cache is None:
+                raise
+            artifacts.cache.drop(path)
+        except OSError as error:
+            raise ArtifactsUnavailable(f"the file {path} cannot be read: {error}") from error
+    return await asyncio.to_thread(parse_array, one, bytearray(await artifacts.get(name)))
+
+
+async def delete(artifacts: ArtifactStore, keys: ModelKeys, name: str, uses: Mapping[str, str] | None = None) -> None:
+    """Delete a version, its card first.
+
+    Parameters
+    ----------
+    uses : mapping, optional
+        Versions that are needed, with the reason.
+
+    Raises
+    ------
+    UnknownVersion, ArtifactsUnavailable
+    Conflict
+        The version is needed.
+    """
+    if name not in await ids(artifacts, keys):
+        raise UnknownVersion(f"the model {keys.name} has no version {name[:64]!r}")
+    if uses and name in uses:
+        raise Conflict(f"the version {name} cannot be deleted: {uses[name]}")
+    await artifacts.delete(f"{folder(keys, name)}/{CARD}")
+    await artifacts.clear(folder(keys, name))

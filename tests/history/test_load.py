@@ -1,0 +1,72 @@
+"""A model is restored from the newest good snapshot, or from history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from abound.history.archive import ArchiveContext, restart_history
+from abound.history.history import HistoryParams
+from abound.history.load import load_newest
+from abound.history.replay import replay
+from abound.history.retention import (
+    enforce_retention,
+)
+from abound.state import snapshots
+from abound.state.replicated_model import ReplicatedModel
+from abound.store.lease import acquire
+from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
+from abound_core.types import START
+from tests.support.archived_model import Archived
+
+
+async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
+    contents = await model.archive()
+    good = await replay(model.store, model.living, artifacts=model.artifacts)
+    for manifest in await snapshots.read_manifests(model.store, model.living.keys):
+        await model.store.client.delete(snapshots.file_key(model.living.keys, manifest.id, 0))
+    again = await replay(model.store, model.living, artifacts=model.artifacts)
+    assert await again.compute_digest() == await good.compute_digest()
+    with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
+        await replay(model.store, model.living)
+    with pytest.raises(NotReady, match="no usable snapshot"):
+        async with acquire(model.store, model.living.keys) as lease:
+            await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    await model.artifacts.delete(contents.segments[0].name)
+    with pytest.raises(Corrupted, match=contents.segments[0].name):
+        await replay(model.store, model.living, artifacts=model.artifacts)
+
+
+async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Archived) -> None:
+    contents = await model.archive()
+    early = await replay(model.store, model.living, model.offset(30), artifacts=model.artifacts)
+    assert early.live.n_learned == 31
+    assert await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts) is None
+    assert early.offset == START
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
+        await enforce_retention(to, contents)
+    with pytest.raises(UnknownOffset):
+        await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts)
+
+
+async def test_snapshots_that_are_made_during_a_load_are_used(model: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+    await model.archive()
+    load, replaced = snapshots.load, False
+
+    async def overtaken(*given: Any) -> Any:
+        nonlocal replaced
+        if not replaced:
+            replaced = True
+            for seed in (3, 4):
+                await model.grow(5, seed)
+        return await load(*given)
+
+    monkeypatch.setattr(snapshots, "load", overtaken)
+    fresh = ReplicatedModel(model.living.keys, model.living.config)
+    manifest = await load_newest(model.store, fresh)
+    assert replaced
+    assert manifest is not None
+    assert manifest.id == (await snapshots.ids(model.store, model.living.keys))[0]
+    assert fresh.offset == model.offset(-1)

@@ -1,0 +1,407 @@
+"""Forgetting events: as if they had never been, and nothing of them is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from abound.history import erasures
+from abound.history.history import History
+from abound.history.replay import compact, replay
+from abound.jobs.replace import RestoreParams, forget, refit, restore
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import APPLY_VERSION, AdoptEvent, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
+from abound.replace.adoption import begin
+from abound.replace.redaction import ForgetParams
+from abound.replace.refit import RefitParams
+from abound.replica.predictions import RememberParams, recall, remember, vector_fingerprint
+from abound.state import snapshots, state_files
+from abound_core.errors import Cancelled, InvalidInstance, UnknownOffset
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel, warmup
+from abound_core.types import START, Offset
+from tests.support.lab import SMALL, Lab, apply, digest_at, digest_of, events, model_of
+from tests.support.replace_context import Context, archived, keyed, of_history, run, same, teach, without
+from tests.support.streams import drafts, record
+from tests.support.valkey import Server
+
+
+@pytest.mark.parametrize("in_history", [False, True])
+async def test_forgetting_a_source_is_as_if_it_had_never_been(lab: Lab, in_history: bool) -> None:
+    one, other = await lab.replica(), await lab.replica()
+    await teach(lab, *events(20, 1), *events(15, 2, "bad"), *keyed(10, 3, "k"), *keyed(10, 3, "k"))
+    await teach(
+        lab, ConfigureEvent({"margin": 0.1}), *keyed(5, 4, "b", "bad"), *keyed(5, 4, "b", "bad"), *events(10, 5)
+    )
+    if in_history:
+        await archived(lab)
+    await teach(lab, *events(5, 6, "bad"), *events(5, 7))
+    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"))
+    assert outcome["forgotten"] == {"requests": 30, "instances": 30}
+    assert outcome["from"] == str(lab.past[20][0])
+    await teach(lab, *events(5, 8))
+    expected = await without(lab, lambda unit, at: unit.source == "bad")
+    await same(lab, one, expected)
+    assert await digest_at(other, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+    assert one.model(DEFAULT_MODEL).live.n_learned == 20 + 10 + 10 + 5 + 5
+
+
+async def test_probabilities_are_forgotten_with_what_taught_them(lab: Lab) -> None:
+    """Nothing is left in what scores are worth, and what a refit learns of it is what its first pass would have."""
+    one, other = await lab.replica(), await lab.replica()
+    await teach(lab, ConfigureEvent({"calibrate": True}), *events(30, 1), *events(15, 2, "bad"), *events(10, 3))
+    await run(lab, forget, ForgetParams(source="bad", reason="asked for"))
+    await teach(lab, *events(5, 4))
+    expected = await without(lab, lambda unit, at: unit.source == "bad")
+    assert expected.calibration.arrays.bins[0, :, 0].sum() > 30
+    await same(lab, one, expected)
+    assert await digest_at(other, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+    await run(lab, refit, RefitParams(search={}, passes=3), job="refit")
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await lab.expected()
+    refitted = one.model(DEFAULT_MODEL).live.calibration
+    assert refitted.digest_bytes() == expected.calibration.digest_bytes()
+
+
+async def test_forgetting_a_key_or_a_time(lab: Lab) -> None:
+    one = await lab.replica()
+    await teach(lab, *events(10, 1), *keyed(10, 3, "k"), *events(10, 5), *keyed(10, 3, "k"), *events(3, 6))
+    await run(lab, forget, ForgetParams(key="k4", reason="asked for"), job="key")
+    expected = await without(lab, lambda unit, at: unit.key == "k4")
+    await same(lab, one, expected)
+    assert one.model(DEFAULT_MODEL).live.receipts.get("k4") is None
+    low, high = lab.past[12][0], lab.past[22][0]  # k2 to k9, whose repeats go too, and some others
+    await run(
+        lab,
+        forget,
+        ForgetParams(since=low.milliseconds / 1000, until=high.milliseconds / 1000, reason="asked for"),
+        job="time",
+    )
+    inside = {
+        unit.key
+        for at, event in lab.past
+        for unit in getattr(event, "units", ())
+        if unit.key and low.milliseconds <= at.milliseconds <= high.milliseconds
+    }
+    expected = await without(
+        lab,
+        lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds,
+    )
+    await same(lab, one, expected)
+
+
+async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(lab: Lab) -> None:
+    """The store's clock was an hour ahead once: what came since it was set back stands there under that hour."""
+    one = await lab.replica()
+    await teach(lab, *events(5, 1))
+    now = lab.past[-1][0].milliseconds
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("future")))
+    future = Offset(now + 3_600_000, 0, 0)
+    log = (await lab.living()).keys.log
+    await lab.store.client.xadd(log, {"e": payload, "c": checksum}, id=future.entry)
+    late = await teach(lab, *events(5, 2, "spy"))
+    assert {at.milliseconds for at in late} == {future.milliseconds}
+    since = now / 1000 - 60
+    for params in (
+        ForgetParams(since=since, reason="r"),
+        ForgetParams(since=since, until=since + 120, reason="r"),
+        ForgetParams(until=since + 120, source="spy", reason="r"),
+    ):
+        with pytest.raises(InvalidInstance, match=r"set back.* 3\d{3}\.\d{3} s ahead") as refused:
+            await run(lab, forget, params, job="refused")
+    assert one.model(DEFAULT_MODEL).live.n_learned == 10
+    named = float(str(refused.value).rpartition("at least ")[2].partition(";")[0])
+    outcome = await run(lab, forget, ForgetParams(since=future.milliseconds / 1000, until=named, reason="r"))
+    assert outcome["forgotten"]["requests"] == 5
+    outcome = await run(lab, forget, ForgetParams(source="nobody", reason="r"), job="by source")
+    assert outcome["forgotten"]["requests"] == 0
+
+
+async def test_a_batch_that_was_refused_because_of_a_forgotten_key_is_not_learned_after_it(lab: Lab) -> None:
+    one = await lab.replica()
+    plain = [draft.records for draft in drafts(4)]
+    await teach(lab, LearnEvent(plain[0], 1, [Unit(1, "k", b"one")]))
+    await lab.append(LearnEvent(plain[1] + plain[2], 2, [Unit(1, "k", b"other", batch=2), Unit(1, "l", b"l")]))
+    await teach(lab, LearnEvent(plain[3], 1, [Unit(1)]))
+    await run(lab, forget, ForgetParams(key="k", reason="asked for"))
+    await same(lab, one, await without(lab, lambda unit, at: unit.key == "k"))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 1
+
+
+async def test_a_refit_that_learned_the_events_is_dropped_and_one_before_them_stays(lab: Lab) -> None:
+    one = await lab.replica()
+    await teach(lab, *events(30, 1))
+    await run(lab, refit, RefitParams(passes=2, search={}, settings={"d_max": 9}), job="early")
+    await teach(lab, *events(10, 2, "bad"))
+    await run(lab, refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="late")
+    await teach(lab, *events(10, 3))
+    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    assert "the refits late had learned forgotten events" in outcome["refits_dropped"]
+    adopted = [event.adoption for event in await of_history(lab) if isinstance(event, AdoptEvent)]
+    assert adopted == ["early", "forget"]
+    live = one.model(DEFAULT_MODEL).live
+    assert (live.config.d_max, live.n_learned) == (9, 40)
+    made = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+    assert await digest_at(one, made.offset) == await made.compute_digest()
+
+
+async def test_what_was_adopted_since_is_made_anew_without_the_events(lab: Lab) -> None:
+    one = await lab.replica()
+    await teach(lab, *events(30, 1), *events(10, 2, "bad"))
+    early = (await teach(lab, *keyed(10, 3, "k")))[-1]
+    await run(lab, refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="refit")
+    await teach(lab, *events(10, 4), *events(5, 5, "bad"))
+    await run(lab, restore, RestoreParams(to=str(early), reason="back"), job="restore")
+    await teach(lab, *events(10, 6), *events(5, 7, "bad"))
+    await archived(lab)
+    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    assert len(outcome["indexes_rewritten"]) == 1
+    assert "refit" in outcome["refits_dropped"]
+    assert set(outcome["indexes_rewritten"]) <= set(outcome["indexes_deleted"])
+    assert outcome["forgotten"]["requests"] == 20
+    last = (await lab.elements())[-1][0]
+    expected = LiveModel((await lab.living()).config, (8, 8))
+    for at, event in lab.past:
+        if (at <= early or at >= lab.past[-15][0]) and event.units[0].source != "bad":
+            apply(expected, at, event)
+    assert await digest_at(one, last) == await digest_of(expected)
+    await same(lab, one, expected)
+
+
+async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server, tmp_path: Path) -> None:
+    warmup()
+    lab = Lab(own_server, tmp_path)
+    await lab.open()
+    try:
+        one = await lab.replica()
+        client = lab.store.client
+        secret = LearnEvent(
+            record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, "hidden-key", b"b", "spy")]
+        )
+        other = LearnEvent(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
+        await lab.append(*events(120, 1), secret, other)
+        await archived(lab)
+        await lab.append(*events(5, 2))
+        await run(lab, refit, RefitParams(search={}), job="refit")
+        await lab.append(*events(5, 3), secret)
+        model = one.model(DEFAULT_MODEL)
+        reading = vector_fingerprint(model.live.config)
+        vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
+        plain = model.live.vectorizer.vectorize(b'{"wheat": 1}', None)
+        remembering = RememberParams()
+        gone = await remember(lab.store, model.keys, vector, remembering, reading)
+        kept = await remember(lab.store, model.keys, plain, remembering, reading)
+        words = (b"unutterable", b"unspeakable", b"hidden-key")
+        assert all([await traces(lab, word) for word in words])
+        names = await snapshots.ids(lab.store, model.keys)
+        assert len(names) == 2
+        outcome = await run(lab, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+        assert outcome["remembered_deleted"] == 1
+        assert outcome["store_file"] == "rewritten"
+        assert set(names) <= set(outcome["snapshots_deleted"])
+        assert outcome["segments_rewritten"]
+        assert [await traces(lab, word) for word in words] == [[], [], []]
+        assert await recall(lab.store, model.keys, kept, remembering, reading) == plain
+        assert await client.xlen(model.keys.key("remembered")) == 1
+        assert gone != kept
+        await one.learn(DEFAULT_MODEL, drafts(5, 9))
+        assert await digest_at(one, model.offset) == (
+            await (
+                await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+            ).compute_digest()
+        )
+    finally:
+        await lab.close()
+
+
+async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Server, tmp_path: Path) -> None:
+    warmup()
+    lab = Lab(own_server, tmp_path)
+    await lab.open()
+    try:
+        secret = LearnEvent(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="spy")])
+        await teach(lab, *events(20, 1), secret)
+        living = await lab.living()
+        died = "1-0.0-00000000"
+
+        class Died(Exception):
+            pass
+
+        async def dying() -> None:
+            async for key in lab.store.client.scan_iter(match="*:snapshot:*"):
+                if b"unspeakable" in await lab.store.client.get(key):
+                    await lab.store.client.copy(key, living.keys.key(f"snapshot:{died}:0"))  # a killed process's
+                    raise Died
+
+        with pytest.raises(Died):
+            await compact(lab.store, living, SMALL, between=dying, artifacts=lab.artifacts)
+        assert list(await snapshots.unlisted_keys(lab.store, living.keys)) == [died]
+        outcome = await run(lab, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+        assert died in outcome["snapshots_deleted"]
+        assert [await traces(lab, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
+        kept = set(await snapshots.ids(lab.store, living.keys))
+        assert len(kept) == 2
+        assert not kept & set(outcome["snapshots_deleted"])
+    finally:
+        await lab.close()
+
+
+async def traces(lab: Lab, word: bytes) -> list[str]:
+    """Where a word is found: values of the store, artifacts, the store's own files."""
+    found = []
+    client = lab.store.client
+    async for key in client.scan_iter(count=1000):
+        if word in (await client.dump(key) or b""):
+            found.append(f"key {key!r}")
+    for name in await lab.artifacts.names():
+        data = await lab.artifacts.get(name)
+        if name.endswith(".seg"):
+            from abound.history.segment import decode_segment
+
+            data = b"".join(part for _, fields in decode_segment(data) for part in fields)
+        if word in data:
+            found.append(name)
+    for path in lab.server.directory.rglob("*"):
+        if path.is_file() and "aof" in path.name and word in path.read_bytes():
+            found.append(str(path))
+    return found
+
+
+async def test_events_before_history_cannot_be_forgotten(lab: Lab) -> None:
+    living = await lab.living()
+    await teach(lab, *events(5, 1, "bad"), *keyed(3, 2, "early"))
+    await archived(lab)
+    await lab.store.client.delete(living.keys.key("history"))
+    await teach(lab, *events(5, 3))
+    await archived(lab)
+    await teach(lab, *keyed(3, 4, "late", "bad"))
+    await archived(lab)
+    contents = await History(lab.store, lab.artifacts, living.keys).manifest()
+    assert contents is not None
+    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early1", reason="r")):
+        with pytest.raises(UnknownOffset) as refused:
+            await run(lab, forget, params, job="refused")
+        assert refused.value.first == contents.start
+    outcome = await run(lab, forget, ForgetParams(key="late1", reason="r"), job="late")
+    assert outcome["forgotten"]["requests"] == 1
+
+
+async def test_events_of_an_imported_index_cannot_be_forgotten(lab: Lab) -> None:
+    await teach(lab, *events(5, 1))
+    async with begin(await lab.place(), "import") as adoption:
+        index = await lab.index(model_of(30, 9), adoption.after, {"method": "import"})
+        at = await adoption.adopt(index, "imported")
+    await teach(lab, *keyed(3, 4, "late", "bad"))
+    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early", reason="r")):
+        with pytest.raises(UnknownOffset, match="give a since") as refused:
+            await run(lab, forget, params, job="refused")
+        assert refused.value.first == at
+    since = (at.milliseconds + 1) / 1000
+    for one in (ForgetParams(key="late1", reason="r"), ForgetParams(source="bad", since=since, reason="r")):
+        assert (await run(lab, forget, one, job=str(one.key)))["forgotten"]["requests"] > 0
+
+
+async def test_a_key_that_an_imported_index_has_learned_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
+    await teach(lab, *keyed(3, 2, "early"))
+    living = await lab.living()
+    live = (await replay(lab.store, living)).live
+    async with begin(await lab.place(), "import") as adoption:
+        index = await lab.index(live, adoption.after, {"method": "import"})
+        at = await adoption.adopt(index, "imported")
+    await teach(lab, *keyed(3, 2, "early"), *keyed(2, 5, "late"))
+    with pytest.raises(UnknownOffset, match="has been learned in it: give a since") as refused:
+        await run(lab, forget, ForgetParams(key="early1", reason="r"), job="refused")
+    assert refused.value.first == at
+    assert (await run(lab, forget, ForgetParams(key="late1", reason="r"), job="late"))["forgotten"]["requests"] == 1
+    since = (at.milliseconds + 1) / 1000
+    later = ForgetParams(key="early1", since=since, reason="r")
+    assert (await run(lab, forget, later, job="later"))["forgotten"]["requests"] == 1
+
+
+async def test_one_that_is_cancelled_when_it_is_to_commit_says_nothing_of_what_it_forgets(lab: Lab) -> None:
+    await teach(lab, *events(10, 1), *events(5, 2, "bad"))
+    context = Context(lab, await lab.living(), job="forget")
+
+    async def commit(*prefixes: str) -> None:
+        raise Cancelled("the job was told to stop")
+
+    context.commit = commit  # type: ignore[method-assign]
+    with pytest.raises(Cancelled):
+        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    assert not await erasures.unfinished_erasures(lab.store, (await lab.living()).keys)
+
+
+async def test_forgetting_what_never_was_changes_nothing(lab: Lab) -> None:
+    one = await lab.replica()
+    await teach(lab, *events(5))
+    outcome = await run(lab, forget, ForgetParams(key="never", reason="r"))
+    assert outcome["forgotten"] == {"requests": 0, "instances": 0}
+    assert len(await lab.elements()) == 5
+    assert await digest_at(one, lab.past[-1][0]) == await lab.expected()
+
+
+async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
+    living = await lab.living()
+    await teach(lab, *keyed(3, 2, "early"))
+    await archived(lab)
+    await lab.store.client.delete(living.keys.key("history"))
+    await teach(lab, *events(5, 3))
+    await archived(lab)
+    (at, *_) = await teach(lab, *keyed(3, 2, "early"))
+    with pytest.raises(UnknownOffset, match="has been learned"):
+        await run(lab, forget, ForgetParams(key="early0", reason="r"), job="refused")
+    params = ForgetParams(key="early0", since=at.milliseconds / 1000, reason="r")
+    assert (await run(lab, forget, params, job="repeat"))["forgotten"]["requests"] == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"key": "k"},
+        {"reason": "r"},
+        {"reason": "r", "since": 2.0, "until": 1.0},
+        {"reason": "r", "since": 1e300},
+        {"reason": "r", "until": -1.0},
+        {"reason": "r", "source": "x" * 513},
+    ],
+)
+def test_forgetting_needs_a_reason_and_a_choice(wrong: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        ForgetParams(**wrong)
+
+
+async def test_forgetting_costs_as_much_however_many_were_before_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, load, loaded = await lab.replica(), state_files.load, [0]
+
+    async def counted(*given: Any) -> LiveModel:
+        loaded[-1] += 1
+        return await load(*given)
+
+    gone: set[str | None] = set()
+    middle = START
+    for n in range(4):
+        at = await teach(lab, *keyed(8, n, f"{n}a", "stays"), *events(8, n + 10, f"{n}"), *events(5, n + 20))
+        await teach(lab, *keyed(8, n, f"{n - 1}a", "stays"))  # once more, in vain
+        middle = at[10] if n == 2 else middle
+        await archived(lab)
+        gone.add(f"{n}")
+        with monkeypatch.context() as patch:
+            patch.setattr(state_files, "load", counted)
+            outcome = await run(lab, forget, ForgetParams(source=f"{n}", reason="asked for"), job=f"forget {n}")
+        loaded.append(0)
+        assert outcome["forgotten"]["requests"] == 8
+        assert not outcome["indexes_rewritten"]
+        (kept,) = await state_files.ids(lab.artifacts, (await lab.living()).keys)
+        said = await of_history(lab)
+        assert [event.index for event in said if isinstance(event, AdoptEvent)] == [kept]
+        assert [event.token for event in said if isinstance(event, MarkEvent)] == [
+            f"adopted forget {i}" for i in range(n)
+        ]
+        await same(lab, one, await without(lab, lambda unit, at: unit.source in gone))
+    assert max(loaded[2:4]) <= loaded[1], loaded
+    await run(lab, restore, RestoreParams(to=str(middle), reason="back"), job="restore")
+    await same(lab, one, await without(lab, lambda unit, at: unit.source in gone, middle))
+    await lab.stop(one)
+    await same(lab, await lab.replica(), await without(lab, lambda unit, at: unit.source in gone, middle))

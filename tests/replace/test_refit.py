@@ -1,0 +1,153 @@
+"""Learning the past anew with other settings, as a job does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from abound.history.replay import replay
+from abound.jobs.replace import RestoreParams, refit, restore
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import ConfigureEvent, LearnEvent
+from abound.replace.adoption import begin
+from abound.replace.refit import RefitParams
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance
+from abound_core.instances.record import EMPTY_VECTOR, pack_labels
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
+from tests.replace.test_names import registrations
+from tests.support.lab import Lab, digest_at, events, learning, model_of
+from tests.support.replace_context import keyed, run, teach
+
+
+async def test_refit_learns_all_again_with_the_chosen_setting(lab: Lab) -> None:
+    one, other = await lab.replica(), await lab.replica()
+    await teach(lab, *events(300, 1), *keyed(20, 2, "k"), *keyed(20, 2, "k"))
+    before = await replay(lab.store, await lab.living())
+    async with learning(other):
+        outcome = await run(
+            lab,
+            refit,
+            RefitParams(passes=3, settings={"leak": False, "d_max": 12}, search={"margin": [0.0, 0.3]}),
+        )
+    last = max(replica.model(DEFAULT_MODEL).offset for replica in (one, other))
+    assert await digest_at(one, last) == await digest_at(other, last) == await lab.expected()
+    config = one.model(DEFAULT_MODEL).live.config
+    assert (config.leak, config.d_max) == (False, 12)
+    assert config.margin == outcome["setting"]["margin"]
+    assert 1 <= outcome["passes"] <= 3
+    assert 0 < outcome["metrics"]["MRR"] <= 1
+    assert outcome["metrics"]["held_out"] >= 32
+    assert len(one.model(DEFAULT_MODEL).live.receipts) == 20
+    assert one.model(DEFAULT_MODEL).live.n_learned > before.live.n_learned == 320
+
+
+@pytest.mark.parametrize(
+    ("given", "margin", "tried"),
+    [
+        ({}, 0.0, [0.0, 0.1, 0.5]),
+        ({}, 7.0, [0.0, 0.1, 0.5, 7.0]),
+        ({"settings": {"margin": 0.3}}, 7.0, [0.3]),
+        ({"settings": {"update": "sls"}}, 7.0, [None]),
+        ({"search": {}}, 7.0, [None]),
+        ({"search": {"margin": [1.0]}}, 7.0, [1.0]),
+    ],
+)
+def test_what_a_refit_tries(given: dict[str, Any], margin: float, tried: list[float | None]) -> None:
+    settings = RefitParams(**given).tried(ModelConfig(margin=margin))
+    assert [setting.get("margin") for setting in settings] == tried
+    assert all(setting.items() >= given.get("settings", {}).items() for setting in settings)
+
+
+def test_a_field_has_one_value_or_several() -> None:
+    with pytest.raises(ValueError, match="margin has a value in settings and others in search"):
+        RefitParams(settings={"margin": 0.3}, search={"margin": [0.1]})
+
+
+async def test_a_refit_keeps_the_margin_that_it_is_told(lab: Lab) -> None:
+    one = await lab.replica()
+    await teach(lab, *events(120, 1))
+    outcome = await run(lab, refit, RefitParams(passes=2, settings={"margin": 0.3}))
+    assert outcome["setting"] == {"margin": 0.3}
+    await digest_at(one, one.model(DEFAULT_MODEL).offset)
+    assert one.model(DEFAULT_MODEL).live.config.margin == 0.3
+
+
+async def test_refit_of_one_pass_without_a_search_is_a_replay(lab: Lab) -> None:
+    one = await lab.replica()
+    await teach(lab, *events(40, 1), *keyed(5, 2, "k"), *keyed(5, 2, "k"), *events(10, 3))
+    expected = await replay(lab.store, await lab.living())
+    outcome = await run(lab, refit, RefitParams(passes=1, search={}, reason="the same again"))
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await expected.compute_digest()
+    assert outcome["passes"] == 1
+    assert outcome["metrics"] == {"MRR": None, "held_out": 0}
+
+
+async def test_refit_leaves_out_what_was_taken_back(lab: Lab) -> None:
+    one = await lab.replica()
+    early = await teach(lab, *events(30, 1))
+    await teach(lab, *events(30, 2))
+    await run(lab, restore, RestoreParams(to=str(early[-1]), reason="bad"), job="restore")
+    await teach(lab, *events(10, 3))
+    expected = await replay(lab.store, await lab.living(), artifacts=lab.artifacts)
+    assert expected.live.n_learned == 40
+    await run(lab, refit, RefitParams(passes=1, search={}), job="refit")
+    assert await digest_at(one, (await lab.elements())[-1][0]) == await expected.compute_digest()
+
+
+async def test_the_newest_events_are_held_out_after_an_import(lab: Lab) -> None:
+    await lab.replica()
+    async with begin(await lab.place(), "import") as one:
+        index = await lab.index(model_of(300, 9), one.after, {"method": "import"})
+        await one.adopt(index, "import")
+    await teach(lab, *events(60, 1))
+    outcome = await run(lab, refit, RefitParams(passes=2))
+    assert outcome["metrics"]["held_out"] == 6
+    assert outcome["metrics"]["MRR"] > 0
+    assert "note" not in outcome
+
+
+async def test_registrations_are_learned_and_not_held_out(lab: Lab) -> None:
+    await lab.replica()
+    await teach(lab, *registrations(100, "good"), *events(40, 1), *registrations(10, "late"))
+    outcome = await run(lab, refit, RefitParams(passes=2))
+    assert outcome["metrics"]["held_out"] == 4
+    assert outcome["metrics"]["MRR"] > 0
+
+
+@pytest.mark.parametrize("n_feedback", [0, 3])
+async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(lab: Lab, n_feedback: int) -> None:
+    one = await lab.replica()
+    feedback = EMPTY_VECTOR + pack_labels([], Limits(), rejected=["label 1"])
+    await teach(lab, ConfigureEvent({"margin": 0.4}), *events(9 + 8 * (n_feedback > 0), 1))
+    await teach(lab, *[LearnEvent(feedback, 1, [Unit(1)])] * n_feedback)
+    params = RefitParams(passes=2, settings={"leak": False}, search={"margin": [0.0, 0.3], "d_max": [12]})
+    outcome = await run(lab, refit, params)
+    assert (outcome["setting"], outcome["passes"]) == ({"leak": False, "d_max": 12}, 2)
+    assert outcome["metrics"] == {"MRR": None, "held_out": 0}
+    assert "nothing was compared" in outcome["note"]
+    await digest_at(one, one.model(DEFAULT_MODEL).offset)
+    assert one.model(DEFAULT_MODEL).live.config.margin == 0.4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"settings": {"boolean": True}}, "stores normalised vectors"),
+        ({"search": {"analyzer": [{}]}}, "not the original texts"),
+        ({"settings": {"negative": "split"}}, "below 0"),
+        ({"settings": {"d_max": 0}}, "d_max"),
+        ({"search": {"margin": []}}, "at least one value"),
+        ({"search": {"margin": list(range(20)), "d_max": list(range(1, 20))}}, "at most 100"),
+        ({"search": {name: [1] * 1000 for name in ("margin", "d_max", "w_min")}}, "at most 100"),
+        ({"passes": 0}, "passes"),
+        ({"held_out": 0.0}, "held_out"),
+        ({"held_out": 0.9}, "held_out"),
+        ({"settings": {"nonsense": 1}}, "nonsense"),
+    ],
+)
+def test_what_a_refit_cannot_do_is_refused_with_the_reason(wrong: dict[str, Any], what: str) -> None:
+    with pytest.raises((ValueError, InvalidInstance), match=what):
+        RefitParams(**wrong).check_config(ModelConfig())

@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from abound.artifacts.checksums import seal
+from abound.history.load import load_newest
+from abound.history.replay import compact, replay
+from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
+from abound.state import snapshots
+from abound.state.replicated_model import ReplicatedModel
+from abound.state.snapshots import SnapshotParams
+from abound.state.state_image import StateManifest
+from abound.store.client import Store
+from abound_core.errors import Corrupted, UnknownSnapshot
+from abound_core.model.entry_application import Unit
+from abound_core.model.state import STATE_FORMAT
+from abound_core.types import START
+from tests.support.streams import drafts
+
+SMALL_PARTS = SnapshotParams(part_bytes=16_384)
+OLDER, NEWER = STATE_FORMAT - 1, STATE_FORMAT + 1
+
+Change = Callable[[Store, CatalogModel, StateManifest], Awaitable[None]]
+
+
+async def append(store: Store, living: CatalogModel, n: int, seed: int) -> None:
+    async with store.client.pipeline() as pipe:
+        for one in drafts(n, seed):
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(one.records, 1, [Unit(1)])))
+            pipe.xadd(living.keys.log, {"e": payload, "c": checksum})
+        await pipe.execute()
+
+
+async def create(store: Store, name: str = DEFAULT_MODEL) -> CatalogModel:
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
+    await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+    living = (await read_catalog(store)).get(name)
+    assert living is not None
+    return living
+
+
+@pytest.fixture
+async def two(store: Store) -> tuple[CatalogModel, list[StateManifest]]:
+    """A model with two snapshots, newest first, and a log that goes on after them."""
+    living = await create(store)
+    made = []
+    for seed in range(2):
+        await append(store, living, 60, seed)
+        made.append(await compact(store, living, SMALL_PARTS))
+    await append(store, living, 60, 2)
+    return living, made[::-1]
+
+
+async def loaded(store: Store, living: CatalogModel) -> tuple[str | None, list[str]]:
+    """Which snapshot a start would load, and the reasons why others were passed over."""
+    model = ReplicatedModel(living.keys, living.config)
+    with structlog.testing.capture_logs() as logs:
+        manifest = await load_newest(store, model)
+    if manifest is not None:
+        assert model.offset == manifest.position.offset
+        assert await model.compute_digest() == manifest.digest
+    else:
+        assert model.offset == START
+    return manifest.id if manifest else None, [str(line["reason"]) for line in logs]
+
+
+async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(
+    store: Store, two: tuple[CatalogModel, list[StateManifest]]
+) -> None:
+    living, (newest, older) = two
+    assert await loaded(store, living) == (newest.id, [])
+    assert len(newest.parts) > 3
+    assert all(part.size <= 16_384 for part in newest.parts)
+    assert newest.position.offset > older.position.offset
+    whole = await replay(store, living, from_start=True)
+    rest = await replay(store, living)
+    assert whole.position == rest.position
+    assert whole.live.n_learned == 180
+    assert await whole.compute_digest() == await rest.compute_digest()
+    half = await replay(store, living, older.position.offset, from_start=True)
+    assert await half.compute_digest() == older.digest
+
+
+async def test_a_snapshot_of_a_model_that_has_learned_nothing(store: Store) -> None:
+    living = await create(store)
+    manifest = await compact(store, living, SMALL_PARTS)
+    assert manifest.position.offset == START
+    assert await loaded(store, living) == (manifest.id, [])
+
+
+async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store: Store) -> None:
+    living = await create(store)
+    made = []
+    for seed in range(5):
+        await append(store, living, 5, seed)
+        made.append(await compact(store, living, SnapshotParams(keep=3, part_bytes=16_384)))
+    good = await snapshots.read_manifests(store, living.keys)
+    assert good == made[:1:-1]
+    keys = {key async for key in store.client.scan_iter(match=living.keys.key("snapshot:*").replace(b"{", b"\\{"))}
+    expected = {living.keys.key(f"snapshot:{m.id}:{i}") for m in good for i in range(len(m.parts))}
+    assert keys == expected | {living.keys.key(f"snapshot:{m.id}:manifest") for m in good}
+
+
+def part(i: int) -> Callable[[CatalogModel, StateManifest], bytes]:
+    return lambda living, manifest: living.keys.key(f"snapshot:{manifest.id}:{i}")
+
+
+def manifest_key(living: CatalogModel, manifest: StateManifest) -> bytes:
+    return living.keys.key(f"snapshot:{manifest.id}:manifest")
+
+
+def missing(key: Callable[[CatalogModel, StateManifest], bytes]) -> Change:
+    async def change(store: Store, living: CatalogModel, manifest: StateManifest) -> None:
+        assert await store.client.unlink(key(living, manifest)) == 1
+
+    return change
+
+
+def rewritten(key: Callable[[CatalogModel, StateManifest], bytes], how: Callable[[bytes], bytes]) -> Change:
+    async def change(store: Store, living: CatalogModel, manifest: StateManifest) -> None:
+        name = key(living, manifest)
+        before = await store.client.get(name)
+        assert how(before) != before
+        await store.client.set(name, how(before))
+
+    return change
+
+
+def sealed(fields: dict[str, Any]) -> bytes:
+    """A manifest with a right checksum, whatever it says."""
+    return msgspec.json.encode(seal(msgspec.convert(fields, StateManifest)))
+
+
+def changed(**fields: Any) -> Change:
+    """The checksum stays that of the fields as they were."""
+    return rewritten(manifest_key, lambda packed: json.dumps(json.loads(packed) | fields).encode())
+
+
+def described(**fields: Any) -> Change:
+    return rewritten(manifest_key, lambda packed: sealed(json.loads(packed) | fields))
+
+
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def reshaped(packed: bytes) -> bytes:
+    manifest = json.loads(packed)
+    manifest["arrays"][0]["shape"] = [2**40]
+    return sealed(manifest)
+
+
+def objects(packed: bytes) -> bytes:
+    manifest = json.loads(packed)
+    manifest["arrays"][0]["dtype"] = "|O"
+    return sealed(manifest)
+
+
+def swapped(packed: bytes) -> bytes:
+    manifest = json.loads(packed)
+    manifest["arrays"][0], manifest["arrays"][1] = manifest["arrays"][1], manifest["arrays"][0]
+    return sealed(manifest)
+
+
+DAMAGES = {
+    "truncated part": (rewritten(part(1), lambda data: data[:-1]), "part 1 is damaged: its size or checksum is wrong"),
+    "longer part": (rewritten(part(1), lambda data: data + b"\0"), "part 1 is damaged: its size or checksum is wrong"),
+    "empty part": (rewritten(part(0), lambda data: b""), "part 0 is damaged: its size or checksum is wrong"),
+    "missing first part": (missing(part(0)), "part 0 is missing"),
+    "missing last part": (missing(part(3)), "part 3 is missing"),
+    "missing manifest": (missing(manifest_key), "has no snapshot"),
+    "manifest garbage": (rewritten(manifest_key, lambda packed: b"\xff{garbage"), "cannot be read"),
+    "manifest cut": (rewritten(manifest_key, lambda packed: packed[:-2]), "cannot be read"),
+    "manifest not an object": (rewritten(manifest_key, lambda packed: b"[1]"), "cannot be read"),
+    "other number of entries": (changed(n_entries=1), "manifest is damaged: its checksum is wrong"),
+    "other size of the log": (changed(log_bytes=1), "manifest is damaged: its checksum is wrong"),
+    "other time": (changed(created=1), "manifest is damaged: its checksum is wrong"),
+    "other size of a part": (changed(parts=[]), "manifest is damaged: its checksum is wrong"),
+    "other checksum": (changed(checksum="0" * 32), "manifest is damaged: its checksum is wrong"),
+    "no checksum": (changed(checksum=""), "manifest is damaged: its checksum is wrong"),
+    "older format": (described(format=OLDER), f"format {OLDER}; this release reads {STATE_FORMAT}"),
+    "newer format": (described(format=NEWER), f"format {NEWER}; this release reads {STATE_FORMAT}"),
+    "newer apply version": (described(apply_version=APPLY_VERSION + 1), "apply version"),
+    "other model": (described(model="other"), "of other"),
+    "other incarnation": (described(incarnation="1-0"), "1-0"),
+    "other id": (described(id="1-0.0-00000000"), "belongs to 1-0.0-00000000"),
+    "offset garbage": (described(offset="nowhere"), "not an offset"),
+    "other place in the log": (described(entry_checksum="00000000"), "does not continue from its offset"),
+    "past the end of the log": (described(offset="9999999999999-0.0"), "does not continue from its offset"),
+    "other digest": (described(digest="0" * 32), "another digest"),
+    "other configuration": (described(state={"config": {"d_max": 3}, "serving": {}}), "another digest"),
+    "no configuration": (described(state={}), "no configuration"),
+    "configuration that cannot be": (described(state={"config": {"d_max": -1}, "serving": {}}), "d_max must be"),
+    "fewer arrays": (described(arrays=[]), "do not fill its arrays"),
+    "an array too large": (rewritten(manifest_key, reshaped), "impossible dtype, shape or size"),
+    "an array of objects": (rewritten(manifest_key, objects), "impossible dtype, shape or size"),
+    "fewer parts": (described(parts=[]), "impossible dtype, shape or size"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
+    store: Store, two: tuple[CatalogModel, list[StateManifest]], kind: str
+) -> None:
+    living, (newest, older) = two
+    change, what = DAMAGES[kind]
+    await change(store, living, newest)
+    name, reasons = await loaded(store, living)
+    assert name == older.id
+    assert len(reasons) == 1
+    assert what in reasons[0]
+
+
+async def test_a_flipped_bit_in_any_part_is_found(store: Store, two: tuple[CatalogModel, list[StateManifest]]) -> None:
+    living, (newest, older) = two
+    for i in range(len(newest.parts)):
+        key = living.keys.key(f"snapshot:{newest.id}:{i}")
+        before = await store.client.get(key)
+        await store.client.set(key, flipped(before))
+        assert await loaded(store, living) == (older.id, [f"its part {i} is damaged: its size or checksum is wrong"])
+        await store.client.set(key, before)
+    assert await loaded(store, living) == (newest.id, [])
+
+
+async def test_arrays_in_the_place_of_others_are_found(
+    store: Store, two: tuple[CatalogModel, list[StateManifest]]
+) -> None:
+    living, (newest, older) = two
+    await rewritten(manifest_key, swapped)(store, living, newest)
+    name, reasons = await loaded(store, living)
+    assert (name, len(reasons)) == (older.id, 1)
+
+
+async def test_without_a_good_snapshot_the_whole_log_is_replayed(
+    store: Store, two: tuple[CatalogModel, list[StateManifest]]
+) -> None:
+    living, both = two
+    for manifest in both:
+        await missing(part(0))(store, living, manifest)
+    name, reasons = await loaded(store, living)
+    assert (name, len(reasons)) == (None, 2)
+    assert (await replay(store, living)).live.n_learned == 180
+
+
+async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_state(
+    store: Store, two: tuple[CatalogModel, list[StateManifest]]
+) -> None:
+    living, (newest, older) = two
+    await store.client.xtrim(living.keys.log, minid=newest.position.offset.entry, approximate=False)
+    assert (await loaded(store, living))[0] == newest.id
+    assert (await replay(store, living)).live.n_learned == 180
+    await missing(part(0))(store, living, newest)
+    with pytest.raises(Corrupted, match=r"part 0 is missing.*does not continue.*lost its beginning"):
+        await replay(store, living)
+    assert older.id in [manifest.id for manifest in await snapshots.read_manifests(store, living.keys)]
+
+
+async def test_a_snapshot_that_is_not_there(store: Store, two: tuple[CatalogModel, list[StateManifest]]) -> None:
+    living, _ = two
+    with pytest.raises(UnknownSnapshot):
+        await snapshots.read_manifest(store, living.keys, "1-0.0-00000000")
+
+
+async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store: Store) -> None:
+    living = await create(store)
+    await append(store, living, 60, 1)
+    steps = 0
+
+    async def between() -> None:
+        nonlocal steps
+        steps += 1
+        assert await snapshots.ids(store, living.keys) == []
+        if steps == 4:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await compact(store, living, SMALL_PARTS, between=between)
+    assert await loaded(store, living) == (None, [])
+
+
+def test_parameters_out_of_range_are_refused() -> None:
+    for wrong in ({"keep": 1}, {"part_bytes": 2**24}, {"every_bytes": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            SnapshotParams(**wrong)

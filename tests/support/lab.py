@@ -1,0 +1,204 @@
+"""What tests of adoptions share: a model in a store with an artifact store, replicas of it, and a plain oracle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.log.events import (
+    APPLY_VERSION,
+    ActivateEvent,
+    AdoptEvent,
+    CatalogEntry,
+    ConfigureEvent,
+    Entry,
+    LearnEvent,
+    ModelCreated,
+    decode_entry,
+    encode,
+)
+from abound.replace.adoption import AdoptionContext, begin
+from abound.replica.replica import Replica, ReplicaParams
+from abound.state import state_files
+from abound.state.replicated_model import ReplicatedModel
+from abound.state.snapshots import SnapshotParams
+from abound.state.state_image import StateManifest
+from abound.store.client import Store
+from abound_core.config import ModelConfig
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START, Offset
+from tests.support.streams import drafts
+from tests.support.valkey import Server
+
+SMALL = SnapshotParams(part_bytes=16_384)
+
+
+class Lab:
+    """A store and an artifact store, and replicas over them."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.store = Store(server.url, server.store_params)
+        self.artifacts = ArtifactStore(str(folder))
+        self.replicas: list[Replica] = []
+        self.past: list[tuple[Offset, Any]] = []
+
+    async def open(self) -> None:
+        await self.artifacts.join(self.store)
+
+    async def close(self) -> None:
+        for replica in self.replicas:
+            await replica.stop()
+        await self.store.close()
+
+    async def replica(self, artifacts: bool = True, **params: Any) -> Replica:
+        """One more replica, ready."""
+        replica = Replica(
+            Store(self.server.url, self.server.store_params),
+            ReplicaParams(**params),
+            ArtifactStore(str(self.folder)) if artifacts else None,
+        )
+        await replica.start()
+        self.replicas.append(replica)
+        return replica
+
+    async def stop(self, replica: Replica) -> None:
+        self.replicas.remove(replica)
+        await replica.stop()
+
+    async def living(self, name: str = DEFAULT_MODEL) -> CatalogModel:
+        """The model, made if there is none."""
+        living = (await read_catalog(self.store)).get(name)
+        if living is None:
+            payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
+            await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+            return await self.living(name)
+        return living
+
+    async def place(self, **fields: Any) -> AdoptionContext:
+        return AdoptionContext(
+            **{"store": self.store, "artifacts": self.artifacts, "living": await self.living(), "snapshots": SMALL}
+            | fields
+        )
+
+    async def append(self, *events: Any) -> list[Offset]:
+        """Append events, an entry each."""
+        living = await self.living()
+        offsets = []
+        for event in events:
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, event))
+            offsets.append(
+                Offset.of_entry(await self.store.client.xadd(living.keys.log, {"e": payload, "c": checksum}))
+            )
+        return offsets
+
+    async def index(self, live: LiveModel, after: Offset, recipe: dict[str, Any] | None = None) -> StateManifest:
+        return await state_files.write(
+            self.artifacts, (await self.living()).keys, live, after, recipe or {"method": "test"}
+        )
+
+    async def elements(self) -> list[tuple[Offset, Any]]:
+        """All events that are in the log."""
+        found = await self.store.client.xrange((await self.living()).keys.log)
+        return [
+            (Offset.of_entry(name), decode_entry([part for field in fields.items() for part in field]).event)
+            for name, fields in found
+        ]
+
+    async def expected(self, until: Offset | None = None) -> str:
+        """The digest that the log gives by the definition of an adoption, told as plainly as can be."""
+        events = [event for event in await self.elements() if until is None or event[0] <= until]
+        return await digest_of(await self._state(events, len(events)))
+
+    async def _state(self, events: list[tuple[Offset, Any]], n: int) -> LiveModel:
+        """The state after the first ``n`` events."""
+        live, adopted = LiveModel((await self.living()).config, (7, 7)), START
+        for i, (at, event) in enumerate(events[:n]):
+            if isinstance(event, AdoptEvent) and not Offset.parse(event.after) < adopted:
+                after, serving = Offset.parse(event.after), live.serving
+                live = await state_files.load(
+                    self.artifacts, (await self.living()).keys, event.index, event.digest, live.limits
+                )
+                for past, one in events[:i]:
+                    if past > after:
+                        apply(live, past, one)
+                live.serving = serving
+                adopted = at
+            else:
+                apply(live, at, event)
+        return live
+
+
+def apply(live: LiveModel, at: Offset, event: Any) -> None:
+    """Apply an event that is no adoption."""
+    if isinstance(event, LearnEvent):
+        live.begin(event.records, event.n, event.units, at).finish()
+    elif isinstance(event, ConfigureEvent):
+        live.configure(event.changes)
+    elif isinstance(event, ActivateEvent):
+        live.serving = live.serving.after_activation(event.activation, event.version, event.digest, at)
+
+
+def events(n: int, seed: int = 1, source: str | None = None) -> list[LearnEvent]:
+    """Events of an instance each."""
+    return [LearnEvent(one.records, 1, [Unit(1, source=source)]) for one in drafts(n, seed)]
+
+
+def model_of(n: int, seed: int, **config: Any) -> LiveModel:
+    """A model that has learned something."""
+    live = LiveModel(ModelConfig.from_dict(config), (5, 6))
+    for event in events(n, seed):
+        apply(live, START, event)
+    return live
+
+
+async def digest_of(live: LiveModel) -> str:
+    for _ in live.digest_steps():
+        pass
+    return live.digest()
+
+
+async def digest_at(replica: Replica | ReplicatedModel, offset: Offset, name: str = DEFAULT_MODEL) -> str | None:
+    """The digest of a replica that has come to an offset, and not further."""
+    if isinstance(replica, Replica):
+        await replica.wait_for(name, offset, 60)
+        replica = replica.model(name)
+    assert replica.offset[:2] == offset[:2]
+    return await replica.compute_digest()
+
+
+@contextlib.asynccontextmanager
+async def learning(replica: Replica, seed: int = 50) -> AsyncIterator[None]:
+    """Learning that goes on as fast as it can, through one replica."""
+    stop = False
+
+    async def learn() -> None:
+        number = seed
+        while not stop:
+            await replica.learn(DEFAULT_MODEL, drafts(7, number))
+            number += 1
+
+    task = asyncio.create_task(learn())
+    try:
+        yield
+    finally:
+        stop = True
+        await task
+
+
+Open = Callable[[], Awaitable[Lab]]
+
+
+async def adopt(lab: Lab, seed: int = 9, name: str = "adoption", **fields: Any) -> Offset:
+    """Adopt a model of something else; where."""
+    place = await lab.place(**fields)
+    async with begin(place, name) as one:
+        index = await lab.index(model_of(30, seed), one.after)
+        return await one.adopt(index, "a test")
