@@ -266,7 +266,7 @@ SLOW = dict.fromkeys((send_again, answer_before_the_reply, adopt_without_what_ca
 
 
 FIRST: dict[Callable[[Patch], None], int] = {
-    append_to_anybody: 468,
+    append_to_anybody: 1766,
     wait_on_another_connection: 114,
     count_no_replies: 10,
     refuse_what_may_be_there: 39,
