@@ -23,10 +23,10 @@ The same for the update rule ``sls``, with its times as multiples of those of ``
 A stream is cut into slices, floors and kernels take turns, and the best time of each slice counts. Times are those that
 the thread had a processor, so that other programs on the machine disturb less; run it on an idle one all the same.
 
-``--against COMMIT`` runs this program twice at the same time, with the code of this checkout and of another commit. The
-two processes take turns slice by slice, so that both meet the same moods of the machine. It prints the time of this one
+``--against COMMIT`` runs this program and that of another commit at the same time, each with its own code. The two
+processes take turns slice by slice, so that both meet the same moods of the machine. It prints the time of this one
 as a multiple of the other's, and whether both end with the same digests. Below 1 is faster; differences below 2 to 3 %
-mean nothing. The other commit must have ``learning.learn_feedback``, as all since 24 November 2026 do.
+mean nothing. A commit whose code is not the one that Python imports from its checkout is refused.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
 from abound_core.index.rank_kernels import rank_classes
 from abound_core.model.live_model import LiveModel
+from benchmarks import sets
 from benchmarks.gather_floor import gather
 from benchmarks.streams import SHAPES, Stream, draw, records
 
@@ -243,42 +244,28 @@ def measured(
     return figures["fsu"] | {"sls": figures["sls"]}
 
 
-def shown_sls(result: dict[str, Any]) -> list[str]:
-    """The figures of ``sls`` for people."""
-    lines = [f"  sls: {result['connections']:,} connections, {result['votes_per_feature']:.1f} votes a feature"]
-    for kind in FLOORS:
-        lines.append(
-            f"  sls {kind:8} {result[f'{kind}_per_s']:7,.0f} /s  {result[f'{kind}_over_fsu']:5.2f} x fsu; "
-            f"{result[f'{kind}_over_floor']:.2f} x its floor"
-        )
-    lines.append(
-        f"  sls names    {result['names_per_s']:7,.0f} /s, again {result['names_again_per_s']:,.0f} /s; "
-        f"{result['bytes_per_connection']:.1f} bytes a connection"
-    )
-    return lines
-
-
 def shown(name: str, result: dict[str, Any]) -> str:
     """The figures of a stream for people."""
-    size, roomy = result["bytes_per_connection"], result["bytes_per_connection_with_room"]
     lines = [
-        f"{name}: {result['instances']:,} instances x {result['active']:.1f} features",
-        f"  {result['features']:,} features, {result['classes']:,} classes, {result['connections']:,} connections, "
-        f"{result['votes_per_feature']:.1f} votes a feature",
-        f"  floor     {result['floor_us']:.2f} us an instance",
+        f"{name}: {result['instances']:,} instances x {result['active']:.1f} features, {result['classes']:,} classes"
     ]
-    for kind in FLOORS:
-        lines.append(f"  {kind:9} {result[f'{kind}_per_s']:10,.0f} /s  {result[f'{kind}_over_floor']:5.2f} x its floor")
-    lines.append(f"  names     {result['names_per_s']:10,.0f} /s, again {result['names_again_per_s']:,.0f} /s")
-    lines.append(f"  {size:.1f} bytes a connection, {roomy:.1f} with room to grow")
-    lines += shown_sls(result["sls"])
+    for update, own in (("fsu", result), ("sls", result["sls"])):
+        size, roomy = own["bytes_per_connection"], own["bytes_per_connection_with_room"]
+        lines += [
+            f"  {update}: {own['connections']:,} connections, {size:.1f} bytes each, {roomy:.1f} with room to grow; "
+            f"{own['votes_per_feature']:.1f} votes a feature; floor {own['floor_us']:.2f} us an instance",
+            *[
+                f"  {kind:9} {own[f'{kind}_per_s']:10,.0f} /s  {own[f'{kind}_over_floor']:5.2f} x its floor"
+                + (f"  {own[f'{kind}_over_fsu']:5.2f} x fsu" if update == "sls" else "")
+                for kind in FLOORS
+            ],
+            f"  names     {own['names_per_s']:10,.0f} /s, again {own['names_again_per_s']:,.0f} /s",
+        ]
     return "\n".join(lines)
 
 
 def arrays_of_data_set() -> Path:
     """The file with the arrays of the data set, made on first use."""
-    from benchmarks import sets  # not at the top: --against imports this module with the code of old commits
-
     sets.load(DATA_SET, sets.data_folder(None), sets.default_folder())
     return sets.default_folder() / f"{DATA_SET}.words.npz"
 
@@ -299,17 +286,27 @@ def stream_of(name: str, n: int | None, file: Path | None) -> Stream:
 
 
 @contextmanager
-def other_code(commit: str) -> Iterator[Path]:
-    """The folder to import ``abound`` of a commit from."""
+def checkout_of(commit: str) -> Iterator[Path]:
+    """A checkout of a commit, as long as it is needed."""
     with tempfile.TemporaryDirectory() as folder:
-        tree, links = Path(folder, "tree"), Path(folder, "links")
-        links.mkdir()
+        tree = Path(folder, "tree")
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], check=True, cwd=ROOT)
         try:
-            (links / "abound").symlink_to(tree / "abound")
-            yield links
+            yield tree
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], check=True, cwd=ROOT)
+
+
+def environment_of(tree: Path) -> dict[str, str]:
+    """The environment in which Python imports the code of a checkout and no other."""
+    roots = [tree / "core", tree / "service"] if (tree / "core" / "abound_core").is_dir() else []
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*roots, tree)))}
+    program = "import sys, benchmarks.kernel as own; print(sys.modules[own.Index.__module__].__file__)"
+    run = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(run, env=environment, cwd=tree, capture_output=True, text=True)
+    if done.returncode or not Path(done.stdout.strip()).resolve().is_relative_to(tree.resolve()):
+        raise SystemExit(f"cannot compare: the index of {tree} is not imported from there\n{done.stdout}{done.stderr}")
+    return environment
 
 
 def in_turns(arguments: list[str], code: dict[str, Path]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -317,10 +314,10 @@ def in_turns(arguments: list[str], code: dict[str, Path]) -> dict[str, dict[str,
     run = [sys.executable, "-P", "-m", "benchmarks.kernel", "--json", "--paced", *arguments]
     processes, figures = {}, {}
     with tempfile.TemporaryDirectory() as caches, ExitStack() as running:
-        for name, folder in code.items():
-            paths = {"PYTHONPATH": f"{folder}:{ROOT}", "NUMBA_CACHE_DIR": f"{caches}/{name}"}
+        for name, tree in code.items():
+            environment = environment_of(tree) | {"NUMBA_CACHE_DIR": f"{caches}/{name}"}
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            process = subprocess.Popen(run, env=os.environ | paths, **pipes)
+            process = subprocess.Popen(run, env=environment, cwd=tree, **pipes)
             processes[name] = running.enter_context(process)
         for process in processes.values():
             answer_of(process)
@@ -387,7 +384,7 @@ def main() -> None:
         for name in ("turns", "instances", "arrays"):
             given = getattr(options, name)
             chosen += [f"--{name}", str(given)] if given is not None else []
-        with other_code(options.against) as other:
+        with checkout_of(options.against) as other:
             figures = in_turns(chosen, {"this": ROOT, "other": other})
         print(compared(figures["this"], figures["other"]))
         return

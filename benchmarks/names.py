@@ -30,15 +30,12 @@ class Names:
         self._thread.start()
 
     def add(self, name: str, address: str) -> None:
-        """A container of this name is there."""
         self._addresses[name] = [*self._addresses.get(name, []), IPv4Address(address)]
 
     def remove(self, name: str, address: str) -> None:
-        """It is gone."""
         self._addresses[name] = [one for one in self._addresses.get(name, []) if one != IPv4Address(address)]
 
     def close(self) -> None:
-        """Answer no more."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
             waker.sendto(b"", ("127.0.0.1", self.port))
         self._thread.join(5)

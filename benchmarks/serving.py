@@ -102,14 +102,12 @@ class Serving:
         return tree(self.process.pid)
 
     def kill(self) -> None:
-        """SIGKILL to every process at once."""
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self, patience: float = 60.0) -> int:
-        """SIGTERM to the parent; its exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(patience)

@@ -40,12 +40,10 @@ class StoreServer:
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
         return f"unix://{self.socket}"
 
     @property
     def pid(self) -> int | None:
-        """Its pid while it runs."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     def launch(self, copy_of: int | None = None) -> None:
@@ -72,16 +70,13 @@ class StoreServer:
         raise RuntimeError(f"a store does not start: {(self.directory / 'log').read_text()[-2000:]}")
 
     def client(self) -> redis.Redis:
-        """A client of it; a reply takes a second at most."""
         return redis.Redis(unix_socket_path=str(self.socket), protocol=2, socket_timeout=1.0)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal if it runs."""
         if self.pid is not None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it as a crash would."""
         if self.process is not None:
             if self.process.poll() is None:
                 self.process.kill()
@@ -113,7 +108,6 @@ class Pair:
             self.primary, self.copy = self.copy, self.primary
 
     def start(self) -> None:
-        """Start whichever does not run."""
         if self.primary.pid is None:
             self.primary.launch()
             self.primary.until_answering()
@@ -147,6 +141,5 @@ class Pair:
         self._note.write_text(self.primary.directory.name)
 
     def close(self) -> None:
-        """End both."""
         self.primary.kill()
         self.copy.kill()
