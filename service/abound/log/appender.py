@@ -296,8 +296,7 @@ class Appender:
         """End the requests of a group that have everything they wait for."""
         reached = group.reached
         if reached is None:
-            # Of a group whose reply is lost: the follower has found it, and the store confirms again that it keeps the
-            # log.
+            # After a lost reply: the follower has found the entry, and the store keeps its log.
             if not (group.lost and group.is_read and self._is_safe()):
                 return
             reached = 0
