@@ -9,14 +9,6 @@ names are below the folder of that id, so several stores can share one URL, and 
 A process that does not find the marker looks at another directory: a volume that is not mounted, or another host. The
 artifact store is then *not visible* and nothing is written.
 
-Joining for the first time:
-
-1. The store records a new id as not yet marked.
-2. The marker is written.
-3. The store records the id as marked.
-
-If a process dies on the way, the next one continues from there. Two processes at the same time write the same marker.
-
 An artifact is written completely or not at all, and never changed. In a directory it is written under a temporary name
 and renamed after its bytes are on disk; an object store guarantees the same. Readers verify checksums nevertheless.
 """
@@ -50,8 +42,7 @@ from abound_core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailab
 ARTIFACTS_KEY = b"abound:artifacts"
 MARKER = "abound.json"
 
-UNFINISHED_SECONDS = 3600.0
-"""An unfinished file of this age has no writer any more."""
+UNFINISHED_SECONDS = 3600.0  # an unfinished file of this age has no writer any more
 
 _NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,127}/){0,7}[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -59,8 +50,7 @@ PIECE_BYTES = 8 * 2**20
 
 OPENING_TRIES = 5
 
-THREADS = 16
-"""Calls at a time. They wait for a disk or for a network."""
+THREADS = 16  # calls at a time; they wait for a disk or for a network
 
 PATIENCE_SECONDS = 5.0
 """Timeout in processes that answer requests or serve many models. A call to a silent store ends after twice as long."""
@@ -79,28 +69,18 @@ T = TypeVar("T")
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """The content of the marker and of ``abound:artifacts``: the id, and whether the marker has been written."""
+    """The content of the marker and of ``abound:artifacts``."""
 
     id: str
-    marked: bool = True
+    marked: bool = True  # the marker has been written
 
 
 class ArtifactStore:
     """The artifact store that belongs to one Valkey or Redis store. Call ``join`` once before anything else.
 
     All calls run in threads of its own. A call that hangs blocks neither the rest of the process nor its exit. With
-    ``patience`` no call waits for a silent store; see ``abound/artifacts/timeouts.py``.
-
-    Attributes
-    ----------
-    url : str
-        As given; may contain secrets.
-    id : str
-        Empty before ``join``.
-    cache : FileCache or None
-        Local copies of files of a remote artifact store.
-    is_directory : bool
-        The artifact store is a local directory, so that files can be mapped in place.
+    ``patience`` no call waits for a silent store; see ``abound/artifacts/timeouts.py``. The ``url`` may contain
+    secrets.
     """
 
     def __init__(self, url: str, cache: FileCache | None = None, patience: float | None = None) -> None:
@@ -122,13 +102,11 @@ class ArtifactStore:
     async def join(self, store: Store) -> str:
         """Find the folder of this store, or create it the first time; return its id. Repeated calls are cheap.
 
-        Raises
-        ------
-        ArtifactsUnavailable
-            Not reachable, not writable, or not the one that the store knows. The message has the way out.
-        StoreUnavailable
+        Raises ArtifactsUnavailable if it is not reachable, not writable, or not the one that the store knows.
         """
         known = await _recorded(store)
+        # The store records a new id as not yet marked. If a process dies on the way, the next one continues from there;
+        # two at the same time write the same marker.
         if known is None:  # read first: a full store refuses SET, even with NX and an existing key
             new = Marker(secrets.token_hex(8), False)
             with store_errors():
@@ -151,7 +129,7 @@ class ArtifactStore:
         return self.id
 
     async def is_known_to(self, store: Store) -> bool:
-        """Return whether the store has recorded the joined id. A failover may lose it. Raises StoreUnavailable."""
+        """Return whether the store still has the joined id: a failover may lose it."""
         known = await _recorded(store)
         return known is not None and known.id == self.id
 
@@ -166,7 +144,7 @@ class ArtifactStore:
     async def put_pieces(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
         """Write an artifact piece by piece, as ``put``.
 
-        ``pieces`` is read in a thread. If it raises, no artifact is written.
+        ``pieces`` is read in a thread; if it raises, nothing is written.
         """
         await self._in_thread(self._write_pieces, self._path(name), pieces)
 
@@ -202,7 +180,6 @@ class ArtifactStore:
             at += size
 
     async def get(self, name: str) -> bytes:
-        """Return the bytes of an artifact. Raises UnknownArtifact, ArtifactsUnavailable."""
         data: bytes = await self._in_thread(self._filesystem.cat_file, self._path(name), name=name)
         return data
 
@@ -211,7 +188,6 @@ class ArtifactStore:
         return await self._in_thread(self._folders)
 
     async def delete(self, name: str) -> None:
-        """Delete an artifact, if it exists."""
         try:
             await self._in_thread(self._filesystem.rm_file, self._path(name), name=name)
         except UnknownArtifact:
@@ -229,14 +205,12 @@ class ArtifactStore:
         return sorted(await self.sizes(prefix))
 
     async def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Return the bytes of each artifact in the folder ``prefix``, by name."""
         folder = self._path(prefix) if prefix else self._folder()
         found = await self._in_thread(self._find, folder)
         start = len(self._folder()) + 1
         return {path[start:]: size for path, size in found.items() if _NAME.fullmatch(path[start:])}
 
     async def size(self, name: str) -> int:
-        """Return the bytes of an artifact. Raises UnknownArtifact, ArtifactsUnavailable."""
         return int((await self._in_thread(self._filesystem.info, self._path(name), name=name))["size"])
 
     async def local_file(self, name: str, size: int, checksum: str) -> Path | None:
@@ -385,19 +359,17 @@ class ArtifactStore:
 
 
 def _errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that mean that an artifact store cannot be used, with those of the loaded drivers."""
+    """Exceptions that mean that an artifact store cannot be used, with those of the loaded drivers."""
     drivers = [getattr(sys.modules[module], name) for module, name in DRIVERS if module in sys.modules]
     return OSError, RuntimeError, TimeoutError, *drivers
 
 
 async def recorded_id(store: Store) -> str | None:
-    """Return the recorded id of the artifact store; None if there is none. Raises StoreUnavailable."""
     known = await _recorded(store)
     return None if known is None else known.id
 
 
 async def _recorded(store: Store) -> Marker | None:
-    """Return the store's record of its artifact store; None if there is none or it cannot be read."""
     with store_errors():
         recorded = await store.client.get(ARTIFACTS_KEY)
     try:
@@ -422,7 +394,6 @@ def _opened(path: Path) -> tuple[BinaryIO, list[Path]]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

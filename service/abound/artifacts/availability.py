@@ -18,22 +18,13 @@ from abound_core.errors import ArtifactsUnavailable
 
 log = structlog.get_logger(__name__)
 
-JOIN_SECONDS = 3.0
-"""Longest wait for one attempt."""
+JOIN_SECONDS = 3.0  # longest wait for one attempt
 
 
 class AvailabilityMonitor:
-    """Checks whether the artifact store can be used, and logs when that changes.
+    """Checks whether the artifact store can be used, and logs ``lost`` when it no longer can.
 
-    Parameters
-    ----------
-    lost : str
-        Log message while it cannot be used; names what is unavailable without it.
-
-    Attributes
-    ----------
-    trouble : str or None
-        Why it cannot be used; None while it can, and before the first check.
+    ``trouble`` is why it cannot be used; None while it can, and before the first check.
     """
 
     def __init__(self, store: Store, artifacts: ArtifactStore, lost: str) -> None:
@@ -70,6 +61,5 @@ class AvailabilityMonitor:
         self.trouble = trouble
 
     async def stop(self) -> None:
-        """Cancel the attempt in progress."""
         if self._attempt is not None:
             await cancel_and_wait(self._attempt)

@@ -15,32 +15,19 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 def checksum_of(data: bytes) -> str:
-    """Return the BLAKE2b-128 of ``data`` in hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def seal(record: Record) -> Record:
-    """Return a record with the checksum of its other fields."""
     plain = msgspec.json.encode(msgspec.structs.replace(record, checksum=""))
     return msgspec.structs.replace(record, checksum=checksum_of(plain))
 
 
 def read_sealed(kind: type[Record], packed: bytes, what: str, **expected: int) -> Record:
-    """Decode the JSON of a sealed record.
+    """Decode the JSON of a sealed record. ``what`` names it in messages.
 
-    Parameters
-    ----------
-    what : str
-        Name of the record in messages.
-    expected : int
-        Values of fields that this release can read: ``format``, ``apply_version``.
-
-    Raises
-    ------
-    UnknownApplyVersion
-        A field has another value than the expected one: another release wrote the record.
-    Corrupted
-        It cannot be decoded, or its checksum is wrong.
+    ``expected`` has the values of fields that this release can read, such as ``format``. Raises UnknownApplyVersion if
+    another release wrote the record, and Corrupted if it cannot be decoded or its checksum is wrong.
     """
     with decoding(what):
         head = msgspec.json.decode(packed)
@@ -59,7 +46,6 @@ def read_sealed(kind: type[Record], packed: bytes, what: str, **expected: int) -
 
 @contextmanager
 def decoding(what: str) -> Iterator[None]:
-    """Raise Corrupted if the block cannot decode its data. ``what`` names the data in the message."""
     try:
         yield
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

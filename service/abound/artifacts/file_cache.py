@@ -26,36 +26,16 @@ UNFINISHED_SECONDS = 3600.0
 
 
 def cache_in(data_dir: Path, n_bytes: int) -> FileCache | None:
-    """Return the cache of all processes with this data directory; None if its size is 0."""
     return FileCache(data_dir.resolve() / "cache", n_bytes) if n_bytes else None
 
 
 class FileCache:
-    """A bounded folder with local copies of artifacts.
-
-    Parameters
-    ----------
-    folder : Path
-        Created when it is needed.
-    n_bytes : int
-        Most bytes of all files together.
-    """
-
     def __init__(self, folder: Path, n_bytes: int) -> None:
         self.folder = folder
         self.n_bytes = n_bytes
 
     async def get(self, checksum: str, size: int, download: Callable[[], AsyncIterator[bytes]]) -> Path | None:
-        """Return the path of a copy; None if it is too large or the folder cannot be written.
-
-        Parameters
-        ----------
-        checksum : str
-            Checksum of its bytes, in hexadecimal digits.
-        size : int
-        download : callable
-            Returns the bytes, piece by piece. Its exceptions are passed on.
-        """
+        """Return the path of a copy; None if it is too large or the folder cannot be written."""
         if size > self.n_bytes:
             return None
         path = self.folder / f"{checksum}.npy"
@@ -81,7 +61,6 @@ class FileCache:
         return n_gone
 
     def drop(self, path: Path) -> None:
-        """Delete a file."""
         with contextlib.suppress(OSError):
             path.unlink()
 
@@ -110,9 +89,6 @@ class FileCache:
             beside.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Delete the least recently requested files until ``size`` more bytes fit, and unfinished downloads that are
-        old.
-        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files = []
         for path in self.folder.iterdir():
@@ -126,5 +102,6 @@ class FileCache:
         for on_its_way, _, n_bytes, path in sorted(files):
             if total <= self.n_bytes or on_its_way:
                 return
+            # the least recently requested ones
             path.unlink(missing_ok=True)
             total -= n_bytes

@@ -20,7 +20,6 @@ MOST_HEAD_BYTES = 16 * 2**20
 
 
 def encode_head(magic: bytes, record: msgspec.Struct) -> bytes:
-    """Return the start of a file: magic, length of the head, and a sealed record as the head."""
     head = msgspec.json.encode(record)
     return _START.pack(magic, len(head)) + head
 
@@ -33,7 +32,7 @@ class ContainerReader:
         self._held = bytearray()
 
     async def head(self, magic: bytes, holds: str) -> bytes:
-        """Read the head of a file. Raises Corrupted if its magic differs; ``holds`` names the expected content."""
+        """Read the head of a file. ``holds`` names the expected content in messages."""
         found, size = _START.unpack(await self.read(_START.size, "its first bytes"))
         if found != magic:
             raise Corrupted(f"this is not a {holds} file")
@@ -42,7 +41,7 @@ class ContainerReader:
         return await self.read(size, "its head")
 
     async def read(self, n: int, what: str) -> bytes:
-        """Read the next ``n`` bytes, named ``what`` in messages. Raises Corrupted if the file ends before them."""
+        """Read the next ``n`` bytes, named ``what`` in messages."""
         if not await self._has(n):
             raise Corrupted(f"the file ends in {what}")
         taken = bytes(memoryview(self._held)[:n])
@@ -50,12 +49,10 @@ class ContainerReader:
         return taken
 
     async def check_end(self) -> None:
-        """Raise Corrupted if anything follows."""
         if await self._has(1):
             raise Corrupted("the file has more bytes after its last part")
 
     async def _has(self, n: int) -> bool:
-        """Buffer the next ``n`` bytes; return False if the file ends before them."""
         while len(self._held) < n:
             piece = await anext(self._pieces, None)
             if piece is None:

@@ -20,11 +20,9 @@ from abound.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
 from abound_core.errors import Corrupted
 
 MOST_HEADER_BYTES = 10_000
-MOST_DIMENSIONS = 8
-"""Maximum number of dimensions of an array; larger than that of any array that is written."""
+MOST_DIMENSIONS = 8  # more than any array that is written has
 
-KINDS = "biufU"
-"""Accepted kinds of dtypes: numbers and text, nothing that could run code."""
+KINDS = "biufU"  # of accepted dtypes: numbers and text, nothing that could run code
 
 UNREADABLE = (
     ValueError,
@@ -37,19 +35,16 @@ UNREADABLE = (
 )
 """Exceptions that numpy raises for an unreadable header."""
 
-_HEADER = 10
-"""Bytes of a file before its header: magic, format, length of the header."""
+_HEADER = 10  # bytes of a file before its header: magic, format, length of the header
 
 Array = npt.NDArray[Any]
 
 
 class ArrayFile(msgspec.Struct, frozen=True):
-    """An array of a version: its name, its file, the file's bytes and BLAKE2b-128, dtype and shape."""
-
     name: str
     file: str
-    size: int
-    checksum: str
+    size: int  # bytes of the file
+    checksum: str  # BLAKE2b-128 of the file
     dtype: str
     shape: list[int]
 
@@ -57,10 +52,7 @@ class ArrayFile(msgspec.Struct, frozen=True):
 async def write_array(
     artifacts: ArtifactStore, place: str, i: int, name: str, array: Array, check: Callable[[], None]
 ) -> ArrayFile:
-    """Write an array as number ``i`` in the folder ``place``; ``check`` is called for each piece, in a thread.
-
-    Raises ArtifactsUnavailable, ValueError (the array does not hold numbers or text), and exceptions from ``check``.
-    """
+    """Write an array as number ``i`` in the folder ``place``; ``check`` is called for each piece, in a thread."""
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if array.dtype.kind not in KINDS:
         raise ValueError(f"the array {name} has dtype {array.dtype}; it must hold numbers or text")

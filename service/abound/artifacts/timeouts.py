@@ -23,16 +23,9 @@ T = TypeVar("T")
 class ResponseTimeout:
     """Ends the wait for an artifact store that is silent.
 
-    When a call has taken ``seconds``, a cheap question is asked. If it is answered within another ``seconds``, the
-    store is only slow, and the wait for the call goes on. If not, this call fails, and all other calls fail at once
-    until the question is answered.
-
-    Parameters
-    ----------
-    seconds : float or None
-        None: wait for calls without a limit.
-    question : callable
-        Called in a thread. Its return is an answer, and so is any exception.
+    When a call has taken ``seconds`` (None: no limit), a cheap ``question`` is asked in a thread. If it returns or
+    raises within another ``seconds``, the store is only slow, and the wait for the call goes on. If not, this call
+    fails, and all other calls fail at once until the question is answered.
     """
 
     def __init__(self, seconds: float | None, question: Callable[[], object]) -> None:
@@ -43,12 +36,10 @@ class ResponseTimeout:
         self._is_silent = False
 
     def check(self) -> None:
-        """Raise ArtifactsUnavailable while the store is known to be silent."""
         if self._is_silent and self._pending_probe is not None and not self._pending_probe.done():
             raise ArtifactsUnavailable(NO_ANSWER)
 
     async def wait(self, call: asyncio.Future[T]) -> T:
-        """Return the result of a call. Raises ArtifactsUnavailable if the store is silent."""
         try:
             while not (await asyncio.wait({call}, timeout=self._seconds))[0]:
                 if not await self._is_answered():
@@ -85,7 +76,6 @@ class DaemonThreads(Executor):
         self._lock = threading.Lock()
 
     def submit(self, call: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> Future[T]:
-        """Run a call in a thread as soon as one is free. Raise RuntimeError if no thread can be started."""
         future: Future[T] = Future()
         work = partial(call, *given, **named)
         with self._lock:

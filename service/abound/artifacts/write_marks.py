@@ -19,12 +19,10 @@ WRITING_SECONDS = 600
 def hold_write_mark(
     store: Store, key: bytes, name: str, n_bytes: int = 0
 ) -> contextlib.AbstractAsyncContextManager[None]:
-    """Hold a write mark while the context lasts. Raises StoreUnavailable if it cannot be set."""
     return expiring.hold(store, key, name, b"%d" % n_bytes, WRITING_SECONDS / 10)
 
 
 async def marked_writes(store: Store, key: bytes) -> dict[str, int]:
-    """Return the marked names with the size of each file; 0 if it is unknown. Raises StoreUnavailable."""
     return {name: int(one.payload) for name, one in (await expiring.live(store, key, WRITING_SECONDS)).items()}
 
 
@@ -39,8 +37,6 @@ async def collect_unmarked(
 
     The entries are listed first, the marks next, and then ``referenced`` is awaited with the entries without a mark. So
     an entry whose writer sets the reference before it removes the mark is never deleted.
-
-    Raises ArtifactsUnavailable, StoreUnavailable.
     """
     start = len(folder) + 1
     n_files = Counter(name[start:].partition("/")[0] for name in await artifacts.names(folder))

@@ -1,14 +1,7 @@
 """Archiving moves the oldest entries of a log into segment files in the artifact store, then trims them off the log.
 
-1. Read the entries before the oldest good snapshot, one segment at a time. A small last segment is read again and
-   extended, which avoids many small segments.
-2. Write the segment, read it back and compare.
-3. In one script, under the lease: add the segment to the manifest of history, trim the log, and add the trimmed
-   entries to the counters of the trim record.
-
-The entry of the snapshot itself stays in the log, because a start identifies the log by that entry. If the process
-dies, the next one finds the log unchanged and at most a file that nothing points to. Garbage collection deletes the
-old file of an extended segment later, because a store that loses its last second points to that file again.
+If the process dies, the next one finds the log unchanged and at most a file that nothing points to. Garbage collection
+deletes the old file of an extended segment later, because a store that loses its last second points to that file again.
 """
 
 from __future__ import annotations
@@ -45,23 +38,13 @@ from abound_core.types import START, Offset
 log = structlog.get_logger(__name__)
 
 BASE_PREFIX = "base-"
-"""Prefix of the ids of bases. They are written under the lease only, so the holder of the lease can delete leftovers.
-"""
+"""Of the ids of bases. They are written under the lease only, so the holder of the lease can delete leftovers."""
 
-MIN_GOOD_SNAPSHOTS = 2
-"""Number of good snapshots that must exist before anything is trimmed off a log."""
+MIN_GOOD_SNAPSHOTS = 2  # before anything is trimmed off a log
 
 
 class ArchiveContext(NamedTuple):
-    """The arguments that every change of a model's history needs.
-
-    Attributes
-    ----------
-    lease : Lease
-        The lease of the model.
-    between : async callable
-        Awaited before each step. An exception from it ends the work.
-    """
+    """What every change of a model's history needs."""
 
     store: Store
     artifacts: ArtifactStore
@@ -69,37 +52,28 @@ class ArchiveContext(NamedTuple):
     lease: Lease
     params: HistoryParams = HistoryParams()
     log_params: LogParams = LogParams()
-    between: Callable[[], Awaitable[None]] = do_nothing
+    between: Callable[[], Awaitable[None]] = do_nothing  # awaited before each step; an exception from it ends the work
 
     @property
     def keys(self) -> ModelKeys:
-        """Return the keys of the model."""
         return self.living.keys
 
 
 async def archive(to: ArchiveContext) -> HistoryManifest | None:
-    """Move entries that no snapshot needs from the log to history.
+    """Move entries that no snapshot needs from the log to history; return the history.
 
     Does nothing until there are two good snapshots.
 
-    Returns
-    -------
-    HistoryManifest or None
-        The history afterwards; None if there is none yet.
-
-    Raises
-    ------
-    LeaseLost
-        Another process has taken over the model.
-    Corrupted
-        The manifest of history cannot be read, the log does not continue it, or an entry is damaged.
-    ArtifactsUnavailable, StoreUnavailable
+    Raises LeaseLost if another process has taken over the model. Corrupted also means that the log does not continue
+    history.
     """
     good = await good_snapshots(to.store, to.keys)
     if len(good) < MIN_GOOD_SNAPSHOTS or good[-1].position.offset == START:
         return await history_manifest.History(to.store, to.artifacts, to.keys).manifest()
+    # The entry of the snapshot itself stays in the log, because a start identifies the log by that entry.
     until = good[-1].position.offset
     contents = await _current_manifest(to, good)
+    # A small last segment is read again and extended, which avoids many small ones.
     elements, size, n_old, old = await _extendable_segment(to, contents)
     begun = msgspec.structs.replace(contents, segments=contents.segments[:-1]) if old is not None else contents
     async with contextlib.aclosing(_read(to, contents.end, until)) as reading:
@@ -119,10 +93,7 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
 
 
 async def least_replay_offset(to: ArchiveContext, after: Offset) -> Offset | None:
-    """Return the least offset from which an adoption in the log after ``after`` replays.
-
-    Raises what ``archive`` raises.
-    """
+    """Return the least offset from which an adoption in the log after ``after`` replays."""
     found = []
     async with contextlib.aclosing(_read(to, after)) as reading:
         async for elements in reading:
@@ -160,7 +131,6 @@ async def _read(to: ArchiveContext, after: Offset, until: Offset | None = None) 
 
 
 def _check(to: ArchiveContext, element: Element) -> None:
-    """Raise Corrupted if an entry is damaged."""
     try:
         check(element[1])
     except Corrupted as error:
@@ -171,10 +141,10 @@ def _check(to: ArchiveContext, element: Element) -> None:
 
 
 async def restart_history(to: ArchiveContext) -> HistoryManifest:
-    """Start history again at the oldest good snapshot, without anything before it.
+    """Start history again at the oldest good snapshot, without anything before it, when it is damaged or lost.
 
-    Use it for a history that is damaged or lost. Garbage collection deletes its files later. Raises what ``archive``
-    raises, Conflict while a state is rebuilt, and NotReady if no snapshot is good and past all adoptions.
+    Garbage collection deletes its files later. Raises Conflict while a state is rebuilt, and NotReady if no snapshot is
+    good and past all adoptions.
     """
     return await _begin_at(to, await good_snapshots(to.store, to.keys))
 
@@ -209,10 +179,7 @@ async def make_base(to: ArchiveContext, model: ReplicatedModel) -> Base:
 async def swap_manifest(
     to: ArchiveContext, contents: HistoryManifest, trim: Trim | None = None, also: Sequence[Command] = ()
 ) -> HistoryManifest:
-    """Replace the manifest of history and trim the log as ``trim`` says. Raises LeaseLost.
-
-    ``also`` holds commands on other keys of the model, which run in the same script.
-    """
+    """Replace the manifest of history, trim the log and run ``also``, all in one script under the lease."""
     contents = seal(contents)
     packed = msgspec.json.encode(contents)
     history_manifest.parse(packed, to.keys)
@@ -305,7 +272,6 @@ async def _extendable_segment(
 async def _add(
     to: ArchiveContext, contents: HistoryManifest, elements: list[Element], log_bytes: int
 ) -> HistoryManifest:
-    """Append a segment of these elements to history and trim them off the log."""
     await to.between()
     segment = await write_segment(to, elements, contents.n_entries, contents.log_bytes, log_bytes)
     last = Offset.of_entry(segment.last)
@@ -318,18 +284,8 @@ async def write_segment(
 ) -> Segment:
     """Write elements as a segment file that nothing points to yet, read it back and compare.
 
-    Parameters
-    ----------
-    n_before, bytes_before : int
-        Number and size of the log's entries before them.
-    log_bytes : int
-        Their size when they were appended to the log. It stays the same when some of them are erased.
-
-    Raises
-    ------
-    Corrupted
-        The artifact store returns other bytes.
-    ArtifactsUnavailable
+    ``n_before`` and ``bytes_before`` count the log's entries before them. ``log_bytes`` is their size when they were
+    appended; it stays the same when some of them are erased.
     """
     packed = await asyncio.to_thread(encode_segment, elements)
     first, last = elements[0][0].decode(), elements[-1][0].decode()

@@ -40,7 +40,6 @@ class UnfinishedErasure(msgspec.Struct, frozen=True):
     until: float | None = None
 
     def matches(self, unit: Unit, at: Offset) -> bool:
-        """Return whether a request in the entry at an offset meets all conditions."""
         return (
             (self.key is None or unit.key == self.key)
             and (self.source is None or unit.source == self.source)
@@ -53,7 +52,6 @@ _unfinished = msgspec.json.Decoder(UnfinishedErasure)
 
 
 async def completed_adoptions(store: Store, keys: ModelKeys) -> set[Offset]:
-    """Return the offsets of the adoptions of complete erasures. Raises StoreUnavailable."""
     with store_errors():
         return {Offset.of_entry(name) for name in await store.client.smembers(_key(keys))}
 
@@ -75,13 +73,12 @@ async def completing(store: Store, keys: ModelKeys, at: Offset) -> list[Command]
 
 
 async def add_unfinished(store: Store, keys: ModelKeys, job: str, what: UnfinishedErasure) -> None:
-    """Record what a job is about to erase. Raises StoreUnavailable."""
     with store_errors():
         await store.client.hset(_unfinished_key(keys), job, msgspec.json.encode(what))
 
 
 async def remove_unfinished(store: Store, keys: ModelKeys, jobs: Iterable[str]) -> None:
-    """Record that history no longer has the events that these jobs erase. Raise StoreUnavailable."""
+    """Record that history no longer has the events that these jobs erase."""
     names = sorted(jobs)
     if names:
         with store_errors():
@@ -89,7 +86,7 @@ async def remove_unfinished(store: Store, keys: ModelKeys, jobs: Iterable[str]) 
 
 
 async def unfinished_erasures(store: Store, keys: ModelKeys) -> dict[str, UnfinishedErasure]:
-    """Return the erasures of incomplete jobs, adopted or not. Raises Corrupted, StoreUnavailable."""
+    """Return the erasures of incomplete jobs, adopted or not."""
     with store_errors():
         said = await store.client.hgetall(_unfinished_key(keys))
     with decoding(f"the records of unfinished erasures of {keys.name}"):
@@ -100,7 +97,7 @@ async def refuse_forgotten(store: Store, keys: ModelKeys, until: Offset) -> None
     """Raise Conflict if a version that was fitted on the events up to ``until`` may have learned forgotten ones.
 
     The store records when events were forgotten, not which ones. A version whose events end before the last forget is
-    therefore always refused. Raises Corrupted, StoreUnavailable.
+    therefore always refused.
     """
     if await unfinished_erasures(store, keys):
         raise Conflict(
@@ -116,12 +113,10 @@ async def refuse_forgotten(store: Store, keys: ModelKeys, until: Offset) -> None
 
 
 def mark_of(adopt: AdoptEvent) -> MarkEvent:
-    """Return the mark that replaces an adoption."""
     return MarkEvent(mark_token(adopt.adoption))
 
 
 def mark_token(adoption: str) -> str:
-    """Return the token of the mark that replaces an adoption."""
     return f"adopted {adoption}"
 
 

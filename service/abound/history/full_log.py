@@ -36,22 +36,8 @@ async def read_entries(
 ) -> AsyncGenerator[list[Element]]:
     """Yield the entries after ``after``, up to and including ``until`` (default: all), a few at a time.
 
-    Parameters
-    ----------
-    artifacts : ArtifactStore or None
-        Without one, trimmed entries cannot be read.
-    connection : optional
-        The connection for reading the log; by default one is opened.
-    checksum : bytes
-        Checksum of the entry at ``after``, which proves that the log continues from there; see ``stream.read``.
-
-    Raises
-    ------
-    UnknownOffset
-        History starts after ``after``; the error has the first possible offset.
-    Corrupted
-        A part of history is needed and is missing or damaged.
-    ArtifactsUnavailable, StoreUnavailable
+    Without ``artifacts``, trimmed entries cannot be read. ``checksum`` is that of the entry at ``after``; see
+    ``stream.read``. Raises UnknownOffset, with the first possible offset, if history starts after ``after``.
     """
     params = params or LogParams()
     own = None if connection is not None else await store.open_connection("past")
@@ -94,14 +80,6 @@ async def read_entries(
 
 
 def decode_element(element: Element) -> Entry:
-    """Decode a stream element.
-
-    Raises
-    ------
-    Corrupted
-        The entry is damaged. The message names it and the way out.
-    UnknownApplyVersion
-    """
     try:
         return decode_entry(element[1])
     except Corrupted as error:
@@ -111,7 +89,7 @@ def decode_element(element: Element) -> Entry:
 
 
 async def newest_offset(store: Store, keys: ModelKeys) -> Offset:
-    """Return the offset of the newest event, or START if there is none. Raise Corrupted or StoreUnavailable.
+    """Return the offset of the newest event, or START.
 
     The store knows a log's last entry, which is never trimmed; the number of its events is in the entry.
     """

@@ -1,12 +1,7 @@
 """Garbage collection: deletes keys of the store and files of the artifact store that nothing refers to.
 
 A process that dies, or loses its lease, between writing and pointing leaves such keys and files. So do deleted models.
-
-1. Read the catalog first. A model that is created afterwards has a higher offset and is left alone.
-2. List what exists.
-3. Take the lease of the model. A process that was writing a listed key or file has set its pointer by now, or it has
-   lost the lease and cannot set it.
-4. Read the pointer. Delete what was listed and is not referenced.
+The catalog is read before anything is listed: a model that is created afterwards has a higher offset and is left alone.
 
 A file is deleted only once it has been unreferenced in every pass of the last hour. The store may lose its last
 seconds, or fail over to a server that is behind, and then refers to the file or has the model again. A backup saves the
@@ -14,9 +9,7 @@ store first and copies the files afterwards (``docs/guides/backups.md``). Keys i
 they return together with the pointer.
 
 State files are referenced by adoptions in history and log, and by the base of history. Retention removes adoptions. A
-job that dies between writing a state file and adopting it leaves the file. Such a job holds the lease of adoptions, so
-the collector takes that lease too. A job that has made a state file deletes unreferenced ones itself
-(``abound/replace/erase.py``).
+job that has made a state file deletes unreferenced ones itself (``abound/replace/erase.py``).
 """
 
 from __future__ import annotations
@@ -42,8 +35,7 @@ from abound_core.types import Offset
 
 log = structlog.get_logger(__name__)
 
-UNREFERENCED_SECONDS = 3600.0
-"""A file without a reference is deleted after this long."""
+UNREFERENCED_SECONDS = 3600.0  # after which a file without a reference is deleted
 
 _TAG = re.compile(rb"abound:\{(?P<name>[^{}]+):(?P<incarnation>\d+-\d+)\}:(?P<part>.+)", re.DOTALL)
 _SNAPSHOT = re.compile(rb"snapshot:(?P<id>.+):(?:manifest|\d+)")
@@ -51,10 +43,7 @@ _ARTIFACT = re.compile(r"(?P<name>[^/]+)/(?P<incarnation>\d+-\d+)/.+")
 
 
 async def collect_keys(store: Store, catalog: Catalog) -> int:
-    """Delete keys without a reference: of deleted models, and of unfinished snapshots.
-
-    Returns the number of keys. Raises StoreUnavailable.
-    """
+    """Delete keys of deleted models and of unfinished snapshots; return their number."""
     swept = 0
     living = {(one.keys.name.encode(), one.keys.incarnation.encode()): one.keys for one in catalog}
     found: dict[ModelKeys, list[tuple[bytes, str]]] = {}
@@ -71,6 +60,7 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
                 found.setdefault(one, []).append((key, part["id"].decode()))
     for one, parts in found.items():
         try:
+            # A process that wrote a listed key has set its pointer by now, or has lost the lease and cannot set it.
             async with acquire(store, one):
                 good = set(await snapshots.ids(store, one))
                 with store_errors():
@@ -96,9 +86,8 @@ class FileCollector:
     async def collect(self, artifacts: ArtifactStore, catalog: Catalog) -> int:
         """Delete files of deleted models, segments, state files, and files half written; return their number.
 
-        Only files that have been unreferenced for ``UNREFERENCED_SECONDS`` are deleted. Versions of existing models are
-        collected elsewhere. Skips a model that another process works on, and one whose history or log cannot be read.
-        Raises ArtifactsUnavailable, StoreUnavailable.
+        Versions of existing models are collected elsewhere. Skips a model that another process works on, and one whose
+        history or log cannot be read.
         """
         swept = await artifacts.sweep_unfinished()
         living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
@@ -142,6 +131,8 @@ class FileCollector:
         """Delete the files of a model that are unreferenced and expired. Return all unreferenced ones."""
         start = f"{state_files.folder(keys)}/"
         states = {name.removeprefix(start).partition("/")[0] for name in names if name.startswith(start)}
+        # A job that dies between writing a state file and adopting it leaves the file. It holds the lease of adoptions
+        # until then, and whatever else writes a listed file holds that of the model.
         async with acquire(self._store, keys, purpose=ADOPTION) as lock, acquire(self._store, keys) as lease:
             contents = await History(self._store, artifacts, keys).manifest()
             unneeded = {name for name in names if not name.startswith(start)}
@@ -167,7 +158,7 @@ async def referenced_state_files(
 ) -> set[str]:
     """Return the state files that history and log refer to. The caller holds the lease of the model.
 
-    Raises ArtifactsUnavailable, StoreUnavailable, and Corrupted if history and log cannot be read without a gap.
+    Raises Corrupted if history and log cannot be read without a gap.
     """
     history = History(store, artifacts, keys)
     contents = await history.manifest()
@@ -196,7 +187,6 @@ async def referenced_state_files(
 
 
 def _is_whole(contents: HistoryManifest | None, artifacts: ArtifactStore, trim: stream.Trim) -> bool:
-    """Return whether history has all entries that were trimmed off the log."""
     if contents is None:
         return trim.n_entries == 0
     return contents.artifacts == artifacts.id and contents.end[:2] >= trim.last[:2]

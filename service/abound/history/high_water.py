@@ -41,14 +41,12 @@ log = structlog.get_logger(__name__)
 
 FILE = "high-water.json"
 
-RECORD_SECONDS = 4.0
-"""Interval of the recorder. Marks are one to two intervals behind the store."""
+RECORD_SECONDS = 4.0  # of the recorder; marks are one to two intervals behind the store
 
-ARTIFACTS_WAIT_SECONDS = 3.0
-"""Longest wait at a start for an artifact store that does not answer."""
+ARTIFACTS_WAIT_SECONDS = 3.0  # longest wait at a start for an artifact store that does not answer
 
+# A segment of history is named after its first entry.
 _OF_MODEL = re.compile(r"(?P<model>[^/]+)/(?P<incarnation>\d+-\d+)/(?:history/(?P<first>\d+-\d+)-)?")
-"""The beginning of the name of an artifact of a model; a segment of history is named after its first entry."""
 
 # In one script, because a trim between two commands would be counted twice. It does not send the entry itself. The last
 # entry that exists is asked for: `last-generated-id` would hide a deleted one.
@@ -59,7 +57,7 @@ return {newest[1] and newest[1][1] or '0-0', redis.call('XLEN', KEYS[1]), redis.
 
 
 class ModelHighWater(msgspec.Struct, frozen=True):
-    """How far a model's log had got: the model's name, its last entry, and its number of entries since its start."""
+    """How far a model's log had got: its last entry, and its number of entries since its start."""
 
     name: str
     last: str
@@ -77,7 +75,7 @@ class HighWater(msgspec.Struct, frozen=True):
             Offset.of_entry(entry)
 
     def behind(self, now: HighWater) -> list[str]:
-        """Compare with the marks ``now``, and return a phrase for each mark that the store no longer reaches."""
+        """Return a phrase for each mark that the store, now at ``now``, no longer reaches."""
         lacks = []
         is_whole = Offset.of_entry(now.catalog) >= Offset.of_entry(self.catalog)
         if not is_whole:
@@ -97,7 +95,6 @@ class HighWater(msgspec.Struct, frozen=True):
 
 
 async def read_high_water(store: Store, catalog: Catalog) -> HighWater:
-    """Return how far the store has got. Raise Corrupted or StoreUnavailable."""
     keys = [one.keys for one in catalog]
     with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
@@ -136,10 +133,7 @@ async def check(settings: Settings, store: Store) -> None:
 
 
 async def losses(store: Store, artifacts: ArtifactStore) -> list[str]:
-    """Return a phrase for each loss of the store, or for each reason why one cannot be excluded.
-
-    Raise Corrupted or UnknownApplyVersion if the catalog cannot be read, ArtifactsUnavailable or StoreUnavailable.
-    """
+    """Return a phrase for each loss of the store, or for each reason why one cannot be excluded."""
     lacks: list[str] = []
     try:
         async with asyncio.timeout(ARTIFACTS_WAIT_SECONDS):
@@ -167,23 +161,16 @@ async def losses(store: Store, artifacts: ArtifactStore) -> list[str]:
 
 
 async def accept(store: Store, artifacts: ArtifactStore) -> None:
-    """Accept the store as it is: set the marks to what it has. Raise what ``losses`` raises."""
+    """Accept the store as it is: set the marks to what it has."""
     await artifacts.join(store)
     await artifacts.put(FILE, msgspec.json.encode(await read_high_water(store, await read_catalog(store))))
 
 
 class HighWaterRecorder:
-    """Writes the marks of a store while it learns, every ``RECORD_SECONDS``.
+    """Writes the marks of a store while it learns. ``is_writer`` should be true in one process at a time.
 
     It writes what it read one interval before. So marks hold nothing of the last seconds, which a store may lose by its
     guarantees: at a failover, or without ``appendfsync always``. Such a loss is no reason to refuse a start.
-
-    Parameters
-    ----------
-    catalog : callable
-        Returns the models.
-    is_writer : async callable
-        Returns whether this process writes the marks now. One process at a time should.
     """
 
     def __init__(
@@ -210,14 +197,10 @@ class HighWaterRecorder:
         await self._record_or_log(at_end=True)
 
     def stop(self) -> None:
-        """Make ``run`` end."""
         self._stopping.set()
 
     async def record(self, at_end: bool = False) -> None:
-        """Write the marks read at the call before, or with ``at_end`` those of now, if any has changed.
-
-        Raise ArtifactsUnavailable, Corrupted, StoreUnavailable or UnknownApplyVersion.
-        """
+        """Write the marks read at the call before, or with ``at_end`` those of now, if any has changed."""
         await self._artifacts.join(self._store)
         # A start passes without a check while the artifact store is away. The marks then stay, so that the next start
         # is refused.

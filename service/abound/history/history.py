@@ -37,7 +37,6 @@ FORMAT = 1
 
 BEGIN_ANEW_HINT = "`abound history begin-anew` starts history at the oldest snapshot and gives up everything before it"
 WAY_OUT = f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
-"""Advice in errors about a damaged part of history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,141 +77,91 @@ class HistoryParams:
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A file of history.
+    """A file of history."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the artifact.
-    first, last : str
-        Ids of its first and last entry.
-    n_before, bytes_before : int
-        Number and size of the log's entries before it.
-    n_entries, log_bytes : int
-        Number and size of its own entries. Sizes are those at the append, even if events were erased since.
-    size : int
-        Size of the file.
-    checksum : str
-        BLAKE2b-128 of the file.
-    needs : str or None
-        The least offset from which an adoption in this segment replays; None if it has no adoption. No base may lie
-        between the two, because a replay that starts there could not carry out the adoption.
-    """
-
-    name: str
-    first: str
+    name: str  # of the artifact
+    first: str  # id of its first entry
     last: str
-    n_before: int
+    n_before: int  # entries of the log before it
     bytes_before: int
     n_entries: int
-    log_bytes: int
-    size: int
-    checksum: str
+    log_bytes: int  # of its own entries at the append, even if events were erased since
+    size: int  # of the file
+    checksum: str  # BLAKE2b-128 of the file
+    # The least offset from which an adoption in this segment replays; None if it has no adoption. No base may lie
+    # between the two, because a replay that starts there could not carry out the adoption.
     needs: str | None = None
 
 
 class Base(StoredPosition, frozen=True, kw_only=True):
-    """The state at which history starts.
+    """The state at which history starts."""
 
-    Attributes
-    ----------
-    index : str
-        Id of its state file.
-    digest : str
-        Digest of the state.
-    size : int
-        Size of all its parts.
-    """
-
-    index: str
+    index: str  # id of its state file
     digest: str
-    size: int
+    size: int  # of all its parts
 
 
 class Extent(NamedTuple):
-    """The range of the log that history covers.
+    """The range of the log that history covers."""
 
-    Attributes
-    ----------
-    first : Offset
-        Every entry after it can be read: START, or the base's offset.
-    last : Offset
-        The last archived entry.
-    n_bytes, n_segments : int
-    """
-
-    first: Offset
-    last: Offset
+    first: Offset  # every entry after it can be read: START, or the base's offset
+    last: Offset  # the last archived entry
     n_bytes: int
     n_segments: int
 
 
 class HistoryManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of a model's history.
-
-    Attributes
-    ----------
-    artifacts : str
-        Id of the artifact store with the files.
-    base : Base or None
-        None: history starts at the first entry of the log.
-    """
-
     format: int
     model: str
     incarnation: str
-    artifacts: str
-    base: Base | None
+    artifacts: str  # id of the artifact store with the files
+    base: Base | None  # None: history starts at the first entry of the log
     segments: list[Segment]
     checksum: str = ""
 
     @property
     def start(self) -> Offset:
-        """Return the first offset after which every entry can be read."""
+        """The first offset after which every entry can be read."""
         return START if self.base is None else Offset.parse(self.base.offset)
 
     @property
     def end(self) -> Offset:
-        """Return the last archived entry, or the start if no entry is archived."""
+        """The last archived entry, or the start if no entry is archived."""
         return Offset.of_entry(self.segments[-1].last) if self.segments else self.start
 
     @property
     def n_entries(self) -> int:
-        """Return the number of the log's entries from its very first one to the end of history."""
+        """The number of the log's entries from its very first one to the end of history."""
         if self.segments:
             return self.segments[-1].n_before + self.segments[-1].n_entries
         return 0 if self.base is None else self.base.n_entries
 
     @property
     def log_bytes(self) -> int:
-        """Return the bytes that the entries counted by ``n_entries`` took in the log."""
+        """The bytes that the entries counted by ``n_entries`` took in the log."""
         if self.segments:
             return self.segments[-1].bytes_before + self.segments[-1].log_bytes
         return 0 if self.base is None else self.base.log_bytes
 
     @property
     def size(self) -> int:
-        """Return the bytes of all files."""
         return sum(segment.size for segment in self.segments) + (self.base.size if self.base else 0)
 
     @property
     def extent(self) -> Extent:
-        """Return the range that history covers."""
         return Extent(self.start, self.end, self.size, len(self.segments))
 
 
 def history_key(keys: ModelKeys) -> bytes:
-    """Return the key of the manifest."""
     return keys.key("history")
 
 
 def artifact_folder(keys: ModelKeys, part: str = "") -> str:
-    """Return the folder of a model's artifacts, or of one ``part``: ``history``, ``index``, ..."""
     return f"{keys.name}/{keys.incarnation}" + (f"/{part}" if part else "")
 
 
 def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
-    """Parse the manifest. Raise Corrupted unless it belongs to this model, matches its checksum and has no gap."""
+    """Raise Corrupted unless the manifest belongs to this model, matches its checksum and has no gap."""
     what = f"the manifest of the history of {keys.name}"
     try:
         contents = read_sealed(HistoryManifest, packed, what, format=FORMAT)
@@ -238,13 +187,7 @@ def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
 
 
 class History:
-    """Reads the history of one model.
-
-    Parameters
-    ----------
-    artifacts : ArtifactStore or None
-        None if there is no artifact store; then there is no history either.
-    """
+    """Reads the history of one model. Without an artifact store there is none."""
 
     def __init__(self, store: Store, artifacts: ArtifactStore | None, keys: ModelKeys) -> None:
         self._store = store
@@ -252,7 +195,7 @@ class History:
         self.keys = keys
 
     async def manifest(self) -> HistoryManifest | None:
-        """Return the manifest; None if there is no history. Raises Corrupted, StoreUnavailable."""
+        """Return the manifest; None if there is no history."""
         with store_errors():
             packed = await self._store.client.get(history_key(self.keys))
         try:
@@ -261,20 +204,14 @@ class History:
             raise Corrupted(f"{error}. {WAY_OUT}") from error
 
     async def extent(self) -> Extent | None:
-        """Return the range that history covers; None if there is no history. Raises Corrupted, StoreUnavailable."""
         contents = await self.manifest()
         return None if contents is None else contents.extent
 
     async def read(self, after: Offset, until: Offset | None = None, most: int = 64) -> AsyncGenerator[list[Element]]:
         """Yield the entries after ``after``, up to and including ``until`` (default: all), up to ``most`` at a time.
 
-        Raises
-        ------
-        UnknownOffset
-            ``after`` is before the start of history; the error has the first possible offset.
-        Corrupted
-            A segment is missing or damaged; the message names it.
-        ArtifactsUnavailable, StoreUnavailable
+        Raises UnknownOffset, with the first possible offset, if ``after`` is before the start of history; Corrupted
+        names the segment that is missing or damaged.
         """
         missing = None
         while True:
@@ -311,13 +248,7 @@ class History:
     async def elements(self, segment: Segment) -> list[Element]:
         """Return all entries of a segment.
 
-        Raises
-        ------
-        UnknownArtifact
-            Its file is missing.
-        Corrupted
-            Its file is damaged; the message names it.
-        ArtifactsUnavailable
+        Raises UnknownArtifact if its file is missing, Corrupted if it is damaged.
         """
         if self._artifacts is None:
             raise ArtifactsUnavailable(

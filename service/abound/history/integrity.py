@@ -22,8 +22,8 @@ from abound_core.types import Offset
 async def find_damage(store: Store, artifacts: ArtifactStore | None, living: CatalogModel) -> list[str]:
     """Return what is wrong with each damaged part of a model's full log, and the way out.
 
-    Reads all of it: segments, base, log and every adopted state file, one state in memory at a time.
-    Corrupted if the manifest of history cannot be read; ArtifactsUnavailable, StoreUnavailable.
+    Reads all of it: segments, base, log and every adopted state file, one state in memory at a time. Raises Corrupted
+    if the manifest of history cannot be read.
     """
     name = living.keys.name
     history = History(store, artifacts, living.keys)

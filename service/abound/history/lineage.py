@@ -31,15 +31,13 @@ from abound.store.key_names import ModelKeys
 from abound_core.instances.record import record_ends
 from abound_core.types import START, Offset
 
+# Yields the entries after the first offset, up to and including the entry of the second.
 Read = Callable[[Offset, Offset], AsyncGenerator[list[Element]]]
-"""Yields the entries after the first offset, up to and including the entry of the second."""
 
 
 class LineageRange(NamedTuple):
-    """The events after one offset, up to and including another."""
-
     after: Offset
-    until: Offset
+    until: Offset  # included
 
 
 class LineageStart(NamedTuple):
@@ -57,14 +55,7 @@ class Lineage(NamedTuple):
 
 
 async def trace_lineage(read: Read, store: Store, artifacts: ArtifactStore, keys: ModelKeys, until: Offset) -> Lineage:
-    """Return the ranges that count at ``until``, on top of an import, the base of history, or a restore to before it.
-
-    Raises
-    ------
-    UnknownArtifact, Corrupted, ArtifactsUnavailable
-        The manifest of an adopted state file, which holds its recipe, cannot be read.
-    Whatever ``read`` raises.
-    """
+    """Return the ranges that count at ``until``, on top of an import, the base of history or a restore to before it."""
     contents = await History(store, artifacts, keys).manifest()
     base = contents.base if contents is not None else None
     beginning = START if contents is None else contents.start
@@ -97,12 +88,10 @@ async def trace_lineage(read: Read, store: Store, artifacts: ArtifactStore, keys
 
 
 def entry_end(offset: Offset) -> Offset:
-    """Return the last offset of an offset's entry."""
     return offset._replace(position=MAX_POSITIONS)
 
 
 def clip_ranges(ranges: list[LineageRange], until: Offset) -> list[LineageRange]:
-    """Return the parts of ranges up to an offset."""
     return [LineageRange(one.after, min(one.until, until)) for one in ranges if one.after < until]
 
 

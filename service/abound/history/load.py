@@ -36,13 +36,9 @@ async def load_first_state(
     model: ReplicatedModel,
     progress: Callable[[float], None] = lambda done: None,
 ) -> None:
-    """Put a model into its first state; ``past.read_entries`` yields what to replay on top.
+    """Put a model into its first state; ``full_log.read_entries`` yields what to replay on top.
 
-    Raises
-    ------
-    Corrupted, UnknownApplyVersion
-        The log has lost its start and there is no history, or its base cannot be used. The message has the way out.
-    ArtifactsUnavailable, StoreUnavailable
+    Raises Corrupted if the log has lost its start and there is no history. The message has the way out.
     """
     model.reset()
     if await holds(store, model.keys.log, START, b""):
@@ -75,15 +71,10 @@ async def load_newest(
     """Put a model into the state of its newest good snapshot at or before ``until``.
 
     A snapshot is good if it is undamaged and the log contains its entry. Without one, the model gets its first state
-    and the return value is None. ``past.read_entries`` yields what to replay on top.
+    and the return value is None. ``full_log.read_entries`` yields what to replay on top.
 
-    Raises
-    ------
-    Corrupted, UnknownApplyVersion
-        No snapshot can be used, and neither log nor history has the start. The message names the fault of each.
-    UnknownOffset
-        History starts past ``until``.
-    ArtifactsUnavailable, StoreUnavailable
+    Raises UnknownOffset if history starts past ``until``, and Corrupted, with the fault of each snapshot, if neither
+    log nor history has the start.
     """
     bad: list[str] = []
     found = await _newest_whole(store, model, lambda offset: until is None or offset <= until, bad, progress)

@@ -23,16 +23,13 @@ async def pin(store: Store, keys: ModelKeys, name: str, offset: Offset) -> None:
 
 
 async def unpin(store: Store, keys: ModelKeys, name: str) -> None:
-    """Remove a pin."""
     await expiring.remove(store, keys.key("pins"), name)
 
 
 def hold_pin(store: Store, keys: ModelKeys, name: str, offset: Offset) -> contextlib.AbstractAsyncContextManager[None]:
-    """Pin the entries after ``offset`` while the context lasts."""
     return expiring.hold(store, keys.key("pins"), name, str(offset).encode(), PIN_SECONDS / 4)
 
 
 async def oldest(store: Store, keys: ModelKeys) -> Offset | None:
-    """Return the least pinned offset."""
     pins = await expiring.live(store, keys.key("pins"), PIN_SECONDS)
     return min((Offset.parse(one.payload.decode()) for one in pins.values()), default=None)

@@ -3,15 +3,9 @@
 The result depends on the contents of the stores alone and equals the state of every replica at that offset. The work
 is done in the calling process, so no replica pauses to save a snapshot.
 
-``bring_up`` makes a standby state of a model that is about to adopt a state file:
-
-1. The state file is loaded from the artifact store. Its digest must be the one in the event.
-2. The entries after the offset of the state file are replayed on top; the last ones while the live state is paused.
-3. The standby state is then as far as the live state, and attached: each entry is applied to both.
-4. At the adoption it replaces the live state.
-
-So the state after an adoption at B is the state file plus a replay from its offset to B, on every replica and at any
-time. ``apply`` does the same where nothing is served meanwhile: it loads the state when it meets the adoption.
+``bring_up`` makes a standby state of a model that is about to adopt a state file. So the state after an adoption at B
+is the state file plus a replay from its offset to B, on every replica and at any time. ``apply`` does the same where
+nothing is served meanwhile: it loads the state when it meets the adoption.
 """
 
 from __future__ import annotations
@@ -43,11 +37,9 @@ from abound_core.types import Offset
 
 PAUSE_SECONDS = 0.02
 
-CLOSE_SECONDS = 0.2
-"""A standby state that caught up within this time replays the rest while the live state is paused."""
+CLOSE_SECONDS = 0.2  # a standby state that caught up within this time replays the rest while the live state is paused
 
-MAX_ROUNDS = 50
-"""So does a standby state after this many rounds, since it is hardly faster than new entries arrive."""
+MAX_ROUNDS = 50  # so does one after this many rounds, since it is hardly faster than new entries arrive
 
 
 async def replay(
@@ -70,8 +62,6 @@ async def replay(
         Replay from the start of history and log, without a snapshot.
     between : async callable
         Awaited between reads. An exception from it ends the work.
-    artifacts : ArtifactStore or None
-        Has history and the state files of adoptions.
     source : ReplaySource or None
         Yields the entries and loads the state files of adoptions, by default from history and log.
     is_cut : bool
@@ -83,9 +73,6 @@ async def replay(
         An entry cannot be applied, or the start of the log or a part of history is lost.
     UnknownOffset
         History starts past ``until``.
-    ArtifactsUnavailable, UnknownArtifact
-        A state file that is adopted in the range cannot be loaded.
-    StoreUnavailable
     """
     params = params or LogParams()
     source = source or ReplaySource(store, artifacts, params)
@@ -117,18 +104,7 @@ async def compact(
 ) -> StateManifest:
     """Write a snapshot of a model at the end of its log. Needs the memory of one more copy of the model.
 
-    Parameters
-    ----------
-    lease : Lease or None
-        The lease of the model; by default one is acquired for this call.
-
-    Raises
-    ------
-    Conflict
-        Another process holds the lease.
-    LeaseLost
-        Another process has taken over the model meanwhile.
-    Whatever ``replay`` raises.
+    Without ``lease``, the lease of the model is acquired for this call; Conflict if another process holds it.
     """
     if lease is None:
         async with acquire(store, living.keys) as taken:
@@ -144,12 +120,7 @@ async def compact(
 
 
 class ReplaySource:
-    """Loads state files from the artifact store and entries from history and log.
-
-    Attributes
-    ----------
-    artifacts : ArtifactStore or None
-    """
+    """Loads state files from the artifact store and entries from history and log."""
 
     def __init__(self, store: Store, artifacts: ArtifactStore | None, params: LogParams | None = None) -> None:
         self.artifacts = artifacts
@@ -157,7 +128,6 @@ class ReplaySource:
         self._params = params or LogParams()
 
     async def load(self, keys: ModelKeys, index: str, digest: str, limits: Limits) -> LiveModel:
-        """Load a state file. Raises Corrupted, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable."""
         if self.artifacts is not None and not self.artifacts.id:
             await self.artifacts.join(self._store)
         return await state_files.load(self.artifacts, keys, index, digest, limits)
@@ -165,7 +135,6 @@ class ReplaySource:
     def entries(
         self, keys: ModelKeys, after: Offset, until: Offset | None, checksum: bytes = b""
     ) -> AsyncGenerator[list[Element]]:
-        """Yield the entries after ``after``, up to and including ``until``; see ``full_log.read_entries``."""
         return full_log.read_entries(
             self._store, self.artifacts, keys, after, until, params=self._params, checksum=checksum
         )
@@ -175,11 +144,6 @@ async def bring_up(standby: StandbyState, source: ReplaySource) -> None:
     """Load the state file of a standby state and replay until the standby state is attached.
 
     Return without attaching it when the model has another standby state, or none, meanwhile.
-
-    Raises
-    ------
-    Corrupted, UnknownArtifact, ArtifactsUnavailable, StoreUnavailable
-        It cannot be loaded, or not now.
     """
     model = standby.model
     loop = asyncio.get_running_loop()
@@ -191,6 +155,8 @@ async def bring_up(standby: StandbyState, source: ReplaySource) -> None:
         await _catch_up(standby, source)
         if loop.time() - began < CLOSE_SECONDS or n_rounds >= MAX_ROUNDS:
             break
+    # The last entries are replayed while nothing is applied. Then the standby state is as far as the live state, and
+    # each entry is applied to both until the adoption replaces the live state.
     async with model.paused():
         await _catch_up(standby, source)
         standby.attached = model.standby is standby
@@ -213,7 +179,7 @@ async def _catch_up(standby: StandbyState, source: ReplaySource) -> None:
 
 
 async def apply(model: ReplicatedModel, element: Element, source: ReplaySource) -> None:
-    """Apply the next entry; if it adopts a state, load that first. Raise what ``apply`` and ``bring_up`` raise."""
+    """Apply the next entry; if it adopts a state, load that first."""
     try:
         await model.apply(element)
     except StandbyMissing as missing:

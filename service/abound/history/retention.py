@@ -1,13 +1,4 @@
-"""Retention: history is kept up to a size and an age; beyond these a base replaces the oldest segments.
-
-1. Count the oldest segments to delete: those beyond the bounds of segments and of the state files that their adoptions
-   need. The new base must not lie past a pin, nor past the offset from which a later adoption replays.
-2. Rebuild the state at the end of these segments by replaying them on top of the former base.
-3. Write it as a state file: the new base.
-4. In one script, under the lease, write a manifest of history with the new base and without the segments.
-5. Garbage collection deletes their files and the former base later, because a store that loses its last second points
-   to them again.
-"""
+"""Retention: history is kept up to a size and an age; beyond these a base replaces the oldest segments."""
 
 from __future__ import annotations
 
@@ -32,13 +23,7 @@ log = structlog.get_logger(__name__)
 async def enforce_retention(to: ArchiveContext, contents: HistoryManifest) -> HistoryManifest:
     """Cut the history of a model to its bounds and return its manifest.
 
-    Raises
-    ------
-    LeaseLost
-        Another process has taken over the model.
-    Corrupted, UnknownApplyVersion
-        The segments to delete cannot be applied; history stays as it is.
-    ArtifactsUnavailable, StoreUnavailable
+    Corrupted if the segments to delete cannot be applied; history stays as it is.
     """
     n = max(
         segments_over_bounds(contents, to.params, await to.store.now() * 1000),
@@ -46,6 +31,7 @@ async def enforce_retention(to: ArchiveContext, contents: HistoryManifest) -> Hi
     )
     if not n:
         return contents
+    # The new base must not lie past a pin, nor past the offset from which a later adoption replays.
     log_needs = await least_replay_offset(to, (await stream.trim_of(to.store, to.keys.log)).last)
     n = deletable_segments(contents, n, await pins.oldest(to.store, to.keys), log_needs)
     if not n:
@@ -61,6 +47,8 @@ async def enforce_retention(to: ArchiveContext, contents: HistoryManifest) -> Hi
         artifacts=to.artifacts,
     )
     base = await make_base(to, model)
+    # Garbage collection deletes the files and the former base later, because a store that loses its last second points
+    # to them again.
     kept = await swap_manifest(to, msgspec.structs.replace(contents, base=base, segments=contents.segments[n:]))
     log.info(
         "a base has replaced the oldest segments of history",

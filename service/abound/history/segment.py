@@ -23,9 +23,7 @@ from abound_core.types import Offset
 
 MAGIC = b"ABOUNDS1"
 LEVEL = 3
-MOST_BYTES = 2**30
-"""Largest uncompressed size: a segment is closed at ``HistoryParams.segment_bytes``, and an entry is at most 512 MiB.
-"""
+MOST_BYTES = 2**30  # uncompressed; a segment is closed at ``segment_bytes``, and an entry is at most 512 MiB
 
 _HEAD = struct.Struct("<8s16sQ")
 
@@ -35,7 +33,6 @@ _decoder = msgspec.msgpack.Decoder(list[list[bytes]])
 
 
 def encode_segment(elements: Sequence[Element]) -> bytes:
-    """Encode elements of a log, in its order, as a segment."""
     plain = _encoder.encode([[name, *fields] for name, fields in elements])
     size = struct.pack("<Q", len(plain))
     body = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False).compress(plain)
@@ -43,13 +40,7 @@ def encode_segment(elements: Sequence[Element]) -> bytes:
 
 
 def decode_segment(segment: bytes) -> list[Element]:
-    """Decode the elements of a segment.
-
-    Raises
-    ------
-    Corrupted
-        It is damaged, or its ids do not ascend.
-    """
+    """Decode the elements of a segment; Corrupted also if its ids do not ascend."""
     if len(segment) < _HEAD.size:
         raise Corrupted("it is truncated")
     magic, checksum, size = _HEAD.unpack_from(segment)
@@ -64,7 +55,7 @@ def decode_segment(segment: bytes) -> list[Element]:
 
 
 def _plain(body: bytes, size: int) -> bytes:
-    """Decompress a frame, after its size is checked against ``size``, so that a wrong one allocates no memory."""
+    """Check the size first, so that a wrong one allocates no memory."""
     if size > MOST_BYTES or zstandard.frame_content_size(body) != size:
         raise Corrupted("it does not have the size in its header")
     return zstandard.ZstdDecompressor(max_window_size=2**27).decompress(body, allow_extra_data=False)

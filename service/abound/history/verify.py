@@ -1,9 +1,6 @@
 """Verification: compares the digests of the replicas with a replay of history and log.
 
-1. Append a mark to the log. Every replica publishes its digest at the mark. Wait for the replicas that were active
-   within the last hour and have not deregistered, because a replica that is cut off continues to answer from memory.
-2. Rebuild the model up to the mark, from the start of history (or its base) and from the newest snapshot.
-3. All digests must be equal, and at least one must come from a replica, unless ``offline`` is set.
+All digests must be equal, and at least one must come from a replica, unless ``offline`` is set.
 """
 
 from __future__ import annotations
@@ -36,42 +33,21 @@ POLL_SECONDS = 0.05
 
 
 class Verification(NamedTuple):
-    """The result of a verification.
-
-    Attributes
-    ----------
-    model : str
-    offset : Offset
-        Offset of the mark.
-    replicas : list
-        Digests of the replicas that answered.
-    silent : list of str
-        Ids of the replicas that did not answer and have not deregistered.
-    from_start, from_snapshot : str
-        Digests of the rebuilt states.
-    start : Offset
-        Where the first of them starts: START, or the base of history.
-    offline : bool
-        True if no replica was asked.
-    """
-
     model: str
-    offset: Offset
-    replicas: list[MarkDigest]
-    silent: list[str]
-    from_start: str
+    offset: Offset  # of the mark
+    replicas: list[MarkDigest]  # those that answered
+    silent: list[str]  # ids of the replicas that did not answer and have not deregistered
+    from_start: str  # digest of the state rebuilt from ``start``
     from_snapshot: str
-    start: Offset
-    offline: bool
+    start: Offset  # START, or the base of history
+    offline: bool  # no replica was asked
 
     @property
     def equal(self) -> bool:
-        """Return whether all digests are equal."""
         return len({marked.digest for marked in self.replicas} | {self.from_start, self.from_snapshot}) == 1
 
     @property
     def good(self) -> bool:
-        """Return whether all digests are equal and every expected replica answered, at least one."""
         return self.equal and not self.silent and (self.offline or bool(self.replicas))
 
 
@@ -86,20 +62,15 @@ async def verify(
     """Compare the states of a model's replicas with a replay of its history and log.
 
     ``offline`` compares the two rebuilt states only. Takes as long as a full replay and the memory of a second model.
-
-    Raises
-    ------
-    UnknownModel
-    Corrupted, UnknownApplyVersion
-        History or log cannot be applied.
-    ArtifactsUnavailable, StoreUnavailable
     """
     catalog = await read_catalog(store)
     living = catalog.get(name)
     if living is None:
         raise UnknownModel(f"there is no model {name[:64]!r}", did_you_mean(name, (one.keys.name for one in catalog)))
+    # Also replicas that are silent: one that is cut off continues to answer from memory.
     expected = set() if offline else await _heard_of(store, living)
     token = secrets.token_hex(8)
+    # Every replica publishes its digest at the mark.
     offset = await append_event(store, living.keys, MarkEvent(token))
     try:
         from_start = await replay(store, living, offset, from_start=True, artifacts=artifacts)

@@ -12,29 +12,20 @@ from typing import NamedTuple
 from abound.store.client import Store, store_errors
 from abound.store.key_names import ModelKeys
 
-KEPT_SECONDS = 1800
-"""Several times the interval at which a worker retries."""
+KEPT_SECONDS = 1800  # several times the interval at which a worker retries
 
 MOST_CHARACTERS = 1000
 
 
 class WorkerStatus(NamedTuple):
-    """The last report of the worker.
+    """The last report of the worker."""
 
-    Attributes
-    ----------
-    trouble : str or None
-        Why a snapshot cannot be made or the log cannot be trimmed.
-    index_bytes : int
-        Bytes of the state files that were made to be adopted.
-    """
-
-    trouble: str | None = None
-    index_bytes: int = 0
+    trouble: str | None = None  # why a snapshot cannot be made or the log cannot be trimmed
+    index_bytes: int = 0  # of the state files that were made to be adopted
 
 
 async def report(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
-    """Set fields of the status; None removes a field. Raises StoreUnavailable."""
+    """Set fields of the status; None removes a field."""
     key = keys.key("worker-status")
     over = [name for name, value in said.items() if value is None]
     now = {name: str(value)[:MOST_CHARACTERS] for name, value in said.items() if value is not None}
@@ -49,7 +40,6 @@ async def report(store: Store, keys: ModelKeys, **said: str | int | None) -> Non
 
 
 def parse(found: Mapping[bytes, bytes]) -> WorkerStatus:
-    """Parse a model's hash."""
     troubles = [found[name].decode(errors="replace") for name in (b"snapshots", b"history") if name in found]
     size = found.get(b"index_bytes", b"")
     return WorkerStatus("; ".join(troubles) or None, int(size) if size.isdigit() else 0)

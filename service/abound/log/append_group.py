@@ -18,68 +18,32 @@ from abound_core.types import Offset
 
 
 class LearnDraft(msgspec.Struct, frozen=True, gc=False):
-    """One checked and vectorized learn request: an instance, or a batch that is learned as a whole or not at
-    all.
+    """One checked and vectorized learn request: an instance, or a batch that is learned as a whole or not at all."""
 
-    Attributes
-    ----------
-    records : bytes
-        ``n`` records (vector + labels part), concatenated.
-    n : int
-    key : str or None
-        Idempotency key.
-    body : bytes
-        Hash of the request's body; required with a key.
-    source : str or None
-    batch : int
-        Number of drafts, from this one on, that are learned all or none. Set in the first draft of a batch.
-    predictions : tuple of str
-        Ids of the remembered instances among the records.
-    """
-
-    records: bytes
+    records: bytes  # ``n`` records (vector + labels part), concatenated
     n: int
-    key: str | None = None
-    body: bytes = b""
+    key: str | None = None  # idempotency key
+    body: bytes = b""  # hash of the request's body; required with a key
     source: str | None = None
-    batch: int = 1
-    predictions: tuple[str, ...] = ()
+    batch: int = 1  # drafts, from this one on, that are learned all or none; set in the first one of a batch
+    predictions: tuple[str, ...] = ()  # ids of the remembered instances among the records
 
 
 class LearnOutcome(msgspec.Struct, frozen=True, gc=False):
-    """The result of a draft.
-
-    Attributes
-    ----------
-    offset : Offset
-        Of its first instance; the others follow position by position.
-    n : int
-    ranks : list of int, or None
-        Rank of the best true label before learning, from 1; 0 if none was retrieved. None if not applied in
-        time.
-    updated : list of bool, or None
-        Whether the index changed.
-    applied : bool
-    durability : ``log`` | ``fsync`` | ``replica``
-        The level of the service if it was reached, else the highest lower level that was.
-    is_of_another_body : bool
-        The key was used before with another body; nothing was learned.
-    """
-
-    offset: Offset
+    offset: Offset  # of its first instance; the others follow position by position
     n: int
+    # Of the best true label before learning, from 1; 0: none retrieved; None: not applied in time.
     ranks: list[int] | None
-    updated: list[bool] | None
+    updated: list[bool] | None  # whether the index changed
     applied: bool
-    durability: str
-    is_of_another_body: bool = False
+    durability: str  # the level of the service if it was reached, else the highest lower level that was
+    is_of_another_body: bool = False  # the key was used before with another body; nothing was learned
 
     @property
     def refused(self) -> InvalidInstance | None:
-        """The reason why nothing was learned, or None.
+        """Why nothing was learned.
 
-        A new exception on each access: a raised exception keeps references to the frames that it passed
-        through.
+        A new exception each time: a raised one keeps references to the frames that it passed.
         """
         if not self.is_of_another_body:
             return None
@@ -87,40 +51,22 @@ class LearnOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class PendingRequest(msgspec.Struct, gc=False):
-    """A pending request, from the queue through its group to its end.
-
-    Attributes
-    ----------
-    future : Future
-    wait : bool
-        Whether the request waits until it is applied. A request that does not wait never gets the result,
-        even if it happens to be known: the answer depends only on the request.
-    deadline : float
-        In the event loop's clock.
-    drafts : sequence of LearnDraft
-    n, n_bytes : int
-        Number of instances and bytes of all drafts.
-    event : ControlEvent or None
-        A control event instead of drafts.
-    first, first_unit : int
-        Indexes of its first instance and its first draft in the group.
-    spans : AppendSpans or None
-        If requests are traced.
-    """
+    """A request, from the queue through its group to its end."""
 
     future: asyncio.Future[Any]
+    # Whether the request waits until it is applied. If not, it never gets the result, even if that happens to be known:
+    # the answer depends only on the request.
     wait: bool
-    deadline: float
+    deadline: float  # in the event loop's clock
     drafts: Sequence[LearnDraft]
-    n: int
+    n: int  # instances of all drafts
     n_bytes: int
-    event: ControlEvent | None = None
-    first: int = 0
-    first_unit: int = 0
-    spans: AppendSpans | None = None
+    event: ControlEvent | None = None  # instead of drafts
+    first: int = 0  # index of its first instance in the group
+    first_unit: int = 0  # index of its first draft in the group
+    spans: AppendSpans | None = None  # if requests are traced
 
     def result_in(self, group: AppendGroup, reached: int) -> Offset | list[LearnOutcome]:
-        """Return the answer to the request, once its group is in the log."""
         entry, applied, first = group.entry, group.applied if self.wait else None, self.first
         if entry is None:
             raise AssertionError("a result was requested of a group that is not in the log")
@@ -147,25 +93,7 @@ class PendingRequest(msgspec.Struct, gc=False):
 
 
 class AppendGroup:
-    """The requests that share one log entry, from the append until all of them have ended.
-
-    Attributes
-    ----------
-    sequence : int
-    waiting : list of PendingRequest
-        The requests that have not ended.
-    patient : bool
-        Whether all of them wait until they are applied.
-    entry : Offset or None
-        Offset of the entry, once known.
-    reached : int or None
-        Durability confirmed by the store, as an index into ``LEVELS``.
-    lost : bool
-        Whether the connection was lost before the store answered.
-    is_read : bool
-        Whether the follower has applied the entry; ``applied``, ``ranks`` and ``updated`` then hold the
-        outcome.
-    """
+    """The requests that share one log entry, from the append until all of them have ended."""
 
     __slots__ = ("applied", "entry", "is_read", "lost", "patient", "ranks", "reached", "sequence", "updated", "waiting")
 
@@ -173,22 +101,20 @@ class AppendGroup:
         self.sequence = sequence
         self.waiting: list[PendingRequest] = []
         self.entry: Offset | None = None
-        self.reached: int | None = None
-        self.lost = False
-        self.patient = True
-        self.is_read = False
+        self.reached: int | None = None  # durability confirmed by the store, as an index into ``LEVELS``
+        self.lost = False  # the connection, before the store answered
+        self.patient = True  # all of them wait until they are applied
+        self.is_read = False  # the follower has applied the entry, with this outcome:
         self.applied: EntryApplication | None = None
         self.ranks: list[int] = []
         self.updated: list[bool] = []
 
     def begin_apply_spans(self) -> None:
-        """End the spans ``append`` of the requests that are traced, and begin the spans ``apply``."""
         for waiting in self.waiting:
             if waiting.spans is not None and waiting.wait:
                 waiting.spans.appended()
 
     def event(self) -> LearnEvent | ControlEvent:
-        """Return the event of the group's entry."""
         event = self.waiting[0].event
         if event is not None:
             return event

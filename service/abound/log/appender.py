@@ -1,27 +1,8 @@
 """Appending events to a model's log: concurrent requests share one entry, one round trip and one fsync.
 
 An **append group** is the requests of one entry. Each model has one queue of requests, and appends one group at a
-time.
-
-    1. A request waits in the queue. The queue is bounded by bytes and number; excess requests are refused
-       (Overloaded).
-    2. When no append is running, the waiting requests become a group (bounded again). The group goes out as one
-       XADD. If the service promises more than ``log``, the commands that confirm it follow in the same write
-       (``abound/store/durability.py``).
-    3. The replies confirm how durable the group is. The next group goes out.
-    4. The follower reads the entry from the log, recognizes it by origin and sequence, and hands over its
-       outcome.
-    5. A request ends when it is durable and, unless it does not wait for that, applied.
-
-Each connection asks its server every second whether it would keep the log (``ServerInfo``). If it would not,
-nothing is appended. The requests of a group that is under way then end as :class:`OutcomeUnknown`: their events
-are in the log but may get lost.
-
-A group whose reply is lost is never sent again. The follower may still find it in the log. Its requests then
-succeed as soon as the store confirms again that it keeps the log. Otherwise they end as
-:class:`OutcomeUnknown` at their deadline.
-
-A client that disconnects does not change its group, and the other requests of the group are unaffected.
+time. A request ends when it is durable and, unless it does not wait for that, applied. A client that disconnects
+does not change its group, and the other requests of the group are unaffected.
 """
 
 from __future__ import annotations
@@ -51,7 +32,7 @@ SWEEP_SECONDS = 0.05
 
 
 async def append_event(store: Store, keys: ModelKeys, event: ControlEvent) -> Offset:
-    """Append a control event to a model's log, from any process; return its offset. Raises StoreUnavailable."""
+    """Append a control event to a model's log, from any process; return its offset."""
     payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, event))
     with store_errors():
         return Offset.of_entry(await store.client.xadd(keys.log, {"e": payload, "c": checksum}))
@@ -60,25 +41,9 @@ async def append_event(store: Store, keys: ModelKeys, event: ControlEvent) -> Of
 class Appender:
     """Appends events to the log of one model and returns the outcome to each request.
 
-    Parameters
-    ----------
-    key : bytes
-        Of the model's stream.
-    origin : bytes
-        Id of this process.
-    sequences : iterator of int
-        Shared by all appenders of the process.
-    connection : ReconnectingConnection
-        Shared by all models.
-    own_connection : ReconnectingConnection or None
-        For a level above ``log``: this model appends over it, so that waiting for the store holds up no other
-        model. It is opened on first use.
-    durability : ``log`` | ``fsync`` | ``replica``
-        The level that each group is to reach.
-    log_bytes : callable
-        Returns the current size of the log.
-    tracing : Tracing or None
-        Makes the spans of the requests to learn.
+    ``connection`` is shared by all models, ``sequences`` by all appenders of the process, whose id is ``origin``. A
+    level of ``durability`` above ``log`` needs ``own_connection``: this model appends over it, so that waiting for the
+    store holds up no other model. It is opened on first use.
     """
 
     def __init__(
@@ -118,8 +83,7 @@ class Appender:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Number of unanswered requests, and their bytes."""
-        return self._n_waiting, self._n_bytes
+        return self._n_waiting, self._n_bytes  # unanswered requests, and their bytes
 
     def learn(self, drafts: Sequence[LearnDraft], wait: bool, timeout: float) -> asyncio.Future[list[LearnOutcome]]:
         """Append drafts. The future returns one ``LearnOutcome`` for each of them.
@@ -167,9 +131,9 @@ class Appender:
         return future
 
     def event(self, event: ControlEvent, timeout: float) -> asyncio.Future[Offset]:
-        """Append a control event. The future returns its offset once it is applied here.
+        """Append a control event.
 
-        Raise what ``learn`` raises.
+        The future returns its offset once it is applied here. Raise what ``learn`` raises.
         """
         self._server_info()
         future: asyncio.Future[Offset] = self._loop.create_future()
@@ -180,6 +144,7 @@ class Appender:
 
     def on_applied(self, sequence: int, entry: Offset, applied: EntryApplication | None) -> None:
         """Accept an entry of this process that the follower applied. ``applied`` is None for a control event."""
+        # The follower has recognized the entry by origin and sequence.
         group = self._groups.get(sequence)
         if group is None:
             return
@@ -206,15 +171,12 @@ class Appender:
     # one group at a time
 
     def _put(self, waiting: PendingRequest) -> None:
-        """Queue a request. It is sent together with all others that arrive before the event loop's next turn.
-
-        If the previous group held a single request, there are no others to wait for and the request is sent
-        at once.
-        """
+        """Queue a request. It is sent together with all others that arrive before the event loop's next turn."""
         self._queue.append(waiting)
         if self._busy:
             return
         self._busy = True
+        # After a group of a single request there are no others to wait for.
         if self._alone:
             self._send()
         else:
@@ -232,6 +194,7 @@ class Appender:
             return
         if self._shared.info is not None and self._shared.info.rewriting:  # the info of the own one may be older
             info = info._replace(rewriting=True)
+        # The requests that have arrived meanwhile become the next group.
         group = self._take()
         if group is None:
             self._busy = False
@@ -248,13 +211,13 @@ class Appender:
             if len(replies) > len(commands):
                 self._answered(group, replies, info, commands, began)
 
+        # What confirms the level of the service follows the XADD in the same write.
         if commands:
             timeout += wait_seconds
             command += b"".join([pack_command(words) for words in commands])
         raw.send(command, collect, timeout, 1 + len(commands))
 
     async def _open(self) -> None:
-        """Open the own connection, and go on with the waiting requests."""
         self._connection.start()
         await self._connection.wait_open()
         if not self._busy and self._queue:
@@ -268,6 +231,8 @@ class Appender:
         if isinstance(reply, bytes):
             self.timer.observe(self._loop.time() - began)
             group.entry = Offset.of_entry(reply)
+            # Every second the connection asks its server whether it would keep the log. If not, the events are in the
+            # log but may get lost.
             danger = self._connection.info.danger if self._connection.info is not None else None
             if danger is None:
                 group.reached = confirmed_level(info, commands, confirmations)
@@ -278,6 +243,7 @@ class Appender:
                 lost = OutcomeUnknown(f"the event is in the log but may get lost: the store {danger}")
                 self._fail_group(group, lost)
         elif isinstance(reply, ConnectionLost):
+            # It is never sent again. The follower may still find it in the log; else it ends at its deadline.
             group.lost = True
             self._settle(group)
         elif reply is None:
@@ -287,6 +253,7 @@ class Appender:
                 # After a failover, a new connection to the same address reaches the new primary.
                 self._connection.raw.close()
             self._fail_group(group, StoreUnavailable(f"the store refused to append: {reply}"))
+        # The next group goes out.
         self._send()
 
     def _take(self) -> AppendGroup | None:
@@ -320,18 +287,16 @@ class Appender:
         return group
 
     def _command(self, group: AppendGroup) -> bytes:
-        """Return the packed command that appends a group.
-
-        A log that once had an entry is never created again. If it is missing, the store was emptied, and a
-        new log would belong to no model.
-        """
         entry = Entry(APPLY_VERSION, self._origin, group.sequence, group.event())
+        # A log that once had an entry is never created again. If it is missing, the store was emptied, and a new log
+        # would belong to no model.
         return xadd(self.key, *encode(entry), begun=self._log_bytes() > 0)
 
     def _settle(self, group: AppendGroup) -> None:
         """End the requests of a group that have everything they wait for."""
         reached = group.reached
         if reached is None:
+            # After a lost reply: the follower has found the entry, and the store keeps its log.
             if not (group.lost and group.is_read and self._is_safe()):
                 return
             reached = 0
@@ -352,14 +317,12 @@ class Appender:
             self._groups.pop(group.sequence, None)
 
     def _fail_group(self, group: AppendGroup, error: Exception) -> None:
-        """End all requests of a group with an error."""
         self._groups.pop(group.sequence, None)
         for waiting in group.waiting:
             self._end(waiting, error)
         group.waiting = []
 
     def _refuse_all(self, reason: str) -> None:
-        """End all requests in the queue with an error; none of them was sent."""
         while self._queue:
             self._end(self._queue.popleft(), StoreUnavailable(f"{reason}; nothing was appended"))
 
@@ -373,7 +336,6 @@ class Appender:
         return info
 
     def _is_safe(self) -> bool:
-        """Return whether a store is connected and keeps everything in its log."""
         info = self._shared.info
         return self._shared.raw is not None and info is not None and info.danger is None
 

@@ -4,10 +4,9 @@ A model's **incarnation** is the id of the entry that created it. It is part of 
 reused name shares nothing with the previous model. All keys of an incarnation carry one hash tag and lie
 together on a cluster; nothing spans two models.
 
-The stream is bounded. Once it has grown by many entries, a worker appends one entry with all models
-(``KnownModels``), provided nothing else was appended meanwhile. The same script removes the entries before
-the previous ``KnownModels``. A reader that has fallen further behind finds everything in the next entry it
-reads.
+The stream is bounded: once it has grown by many entries, a worker appends one entry with all models
+(``KnownModels``) and removes the entries before the previous ``KnownModels``. A reader that has fallen further behind
+finds everything in the next entry it reads.
 """
 
 from __future__ import annotations
@@ -55,39 +54,18 @@ return 1
 
 
 class CatalogModel(NamedTuple):
-    """A model that exists.
-
-    Attributes
-    ----------
-    keys : ModelKeys
-    config : ModelConfig
-        The configuration at creation; later changes are in the model's own log.
-    """
-
     keys: ModelKeys
-    config: ModelConfig
+    config: ModelConfig  # at creation; later changes are in the model's own log
 
 
 @dataclass
 class Catalog:
-    """The models that exist, as far as the catalog stream has been applied.
+    """The models that exist, as far as the catalog stream has been applied."""
 
-    Attributes
-    ----------
-    offset : Offset
-        Offset of the last applied entry.
-    checksum : bytes
-        Checksum of that entry.
-    known : Offset
-        Offset of the last ``KnownModels`` entry, or START if there is none.
-    n_since : int
-        Number of entries after that one.
-    """
-
-    offset: Offset = START
-    checksum: bytes = b""
-    known: Offset = START
-    n_since: int = 0
+    offset: Offset = START  # of the last applied entry
+    checksum: bytes = b""  # of that entry
+    known: Offset = START  # of the last ``KnownModels`` entry
+    n_since: int = 0  # entries after that one
     _living: dict[str, CatalogModel] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[CatalogModel]:
@@ -97,17 +75,10 @@ class Catalog:
         return len(self._living)
 
     def get(self, name: str) -> CatalogModel | None:
-        """Return the model of this name, or None."""
         return self._living.get(name)
 
     def apply(self, element: Element) -> None:
-        """Apply the next entry of the catalog stream.
-
-        Raises
-        ------
-        Corrupted, UnknownApplyVersion
-            The entry cannot be read; the catalog is unchanged. The message says what to do.
-        """
+        """Apply the next entry. If it cannot be read, the catalog is unchanged, and the error says what to do."""
         try:
             self._apply(element)
         except (Corrupted, UnknownApplyVersion) as error:
@@ -134,7 +105,6 @@ class Catalog:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the stream is long enough to be compacted."""
         return self.n_since >= max(GROWN_ENTRIES, 2 * len(self))
 
     def _as_known(self, name: str, incarnation: str, config: dict[str, Any]) -> CatalogModel:
@@ -145,14 +115,6 @@ class Catalog:
 
 
 async def read_catalog(store: Store) -> Catalog:
-    """Return all models that exist now.
-
-    Raises
-    ------
-    StoreUnavailable
-    Corrupted, UnknownApplyVersion
-        The catalog cannot be read.
-    """
     catalog = Catalog()
     with store_errors():
         elements = await store.client.xrange(CATALOG_KEY)
@@ -162,10 +124,7 @@ async def read_catalog(store: Store) -> Catalog:
 
 
 async def reread_catalog(store: Store, known: Catalog) -> Catalog:
-    """Return all models that exist now: ``known`` itself if the stream has no newer entry.
-
-    Raise what ``read_catalog`` raises.
-    """
+    """Return all models that exist now: ``known`` itself if the stream has no newer entry."""
     with store_errors():
         last = await store.client.xrevrange(CATALOG_KEY, count=1)
     if last and (last[0][0].decode(), last[0][1].get(b"c")) == (known.offset.entry, known.checksum):
@@ -177,8 +136,7 @@ async def compact_catalog(store: Store, catalog: Catalog) -> bool:
     """Append an entry with all models of a catalog, and remove the entries before the previous such entry.
 
     Return False, and change nothing, if the stream does not end where ``catalog`` does. This makes a lease
-    unnecessary: of two concurrent or late callers, only the first finds the end that it has read. Raise
-    StoreUnavailable.
+    unnecessary: of two concurrent or late callers, only the first finds the end that it has read.
     """
     models = [(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in catalog]
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, KnownModels(models)))
@@ -191,15 +149,7 @@ async def compact_catalog(store: Store, catalog: Catalog) -> bool:
 async def append_to_catalog(
     connection: ReconnectingConnection, event: ModelCreated | ModelDeleted, seconds: float
 ) -> Offset:
-    """Append an event to the catalog and return the offset of its entry.
-
-    Raises
-    ------
-    StoreUnavailable
-        The store is unreachable or refuses; nothing was appended.
-    OutcomeUnknown
-        The connection was lost before the store answered.
-    """
+    """Append an event and return the offset of its entry. After StoreUnavailable nothing was appended."""
     raw = connection.raw
     if raw is None:
         raise StoreUnavailable("the store is unreachable; nothing was changed")

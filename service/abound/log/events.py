@@ -39,33 +39,16 @@ APPLY_VERSION = 4
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")
 
-MAX_POSITIONS = 2**26
-"""Maximum number of positions in an entry.
-
-The store accepts no element over 512 MiB, and a record has at least 8 bytes.
-"""
+MAX_POSITIONS = 2**26  # of an entry: the store accepts no element over 512 MiB, and a record has at least 8 bytes
 
 
 class LearnEvent(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False):
-    """Instances with their labels.
-
-    Attributes
-    ----------
-    records : bytes
-        Records (vector + labels part) of all units that are not redacted, concatenated.
-    n : int
-        Positions of the entry.
-    units : list of Unit
-        The requests, in the order of their records; their ``n`` sum to ``n``.
-    """
-
-    records: bytes
-    n: int
-    units: list[Unit]
+    records: bytes  # of all units that are not redacted, concatenated: vector + labels part
+    n: int  # positions of the entry
+    units: list[Unit]  # the requests, in the order of their records; their ``n`` sum to ``n``
 
     @property
     def n_records(self) -> int:
-        """Number of records: the positions without the redacted ones."""
         return sum([unit.n for unit in self.units if not unit.emptied])
 
 
@@ -82,25 +65,12 @@ class MarkEvent(msgspec.Struct, array_like=True, tag="mark", frozen=True):
 
 
 class PrepareEvent(msgspec.Struct, array_like=True, tag="prepare", frozen=True):
-    """Changes nothing; announces an adoption, so that replicas load the state file and replay up to here.
+    """Changes nothing; announces an adoption, so that replicas load the state file and replay up to here."""
 
-    Attributes
-    ----------
-    adoption : str
-        Id of the attempt.
-    index : str
-        Id of the state file in the artifact store.
-    after : str
-        Offset of the state file: everything after it is replayed on top.
-    digest : str
-        Of the state file.
-    reason : str
-    """
-
-    adoption: str
-    index: str
-    after: str
-    digest: str
+    adoption: str  # id of the attempt
+    index: str  # id of the state file
+    after: str  # offset of the state file: everything after it is replayed on top
+    digest: str  # of the state file
     reason: str = ""
 
 
@@ -109,14 +79,6 @@ class AdoptEvent(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
 
     The event is complete: a replay of the log needs no ``PrepareEvent``. It is ignored if another state file
     was adopted after ``after``: of two concurrent adoptions the first one stays.
-
-    Attributes
-    ----------
-    adoption, index, after, digest, reason : str
-        As in ``PrepareEvent``.
-    padding : bytes
-        As many bytes as the store puts into one node of a stream. The entry then starts a new node, and
-        trimming can free the nodes before it completely.
     """
 
     adoption: str
@@ -124,24 +86,17 @@ class AdoptEvent(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
     after: str
     digest: str
     reason: str = ""
+    # As many bytes as the store puts into one node of a stream. The entry then starts a new node, and trimming can
+    # free the nodes before it completely.
     padding: bytes = b""
 
 
 class PrepareVersionEvent(msgspec.Struct, array_like=True, tag="prepare_version", frozen=True):
-    """Changes nothing; announces an activation, so that replicas load the version.
+    """Changes nothing; announces an activation, so that replicas load the version."""
 
-    Attributes
-    ----------
-    activation : str
-        Id of the attempt.
-    version, digest : str
-        Id and digest of the version; ``live`` and an empty digest for the index.
-    reason : str
-    """
-
-    activation: str
-    version: str
-    digest: str
+    activation: str  # id of the attempt
+    version: str  # ``live`` for the index
+    digest: str  # of the version; empty for the index
     reason: str = ""
 
 
@@ -159,60 +114,42 @@ class ActivateEvent(msgspec.Struct, array_like=True, tag="activate", frozen=True
 
 
 class ModelCreated(msgspec.Struct, array_like=True, tag="created", frozen=True):
-    """Creates a model with its complete configuration. Ignored if the name is in use."""
+    """Ignored if the name is in use."""
 
     name: str
     config: dict[str, Any]
 
 
 class ModelDeleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
-    """Deletes the model of this name and incarnation. Ignored if it does not exist."""
+    """Ignored if the model does not exist."""
 
     name: str
     incarnation: str
 
 
 class KnownModels(msgspec.Struct, array_like=True, tag="known", frozen=True):
-    """All models at this point of the catalog: a reader needs nothing from earlier entries.
+    """All models at this point of the catalog: a reader needs nothing from earlier entries."""
 
-    Attributes
-    ----------
-    models : list of (str, str, dict)
-        Name, incarnation and configuration at creation, in order of creation.
-    """
-
+    # Name, incarnation and configuration at creation, in order of creation.
     models: list[tuple[str, str, dict[str, Any]]]
 
 
+# These have an entry of their own.
 ControlEvent = ConfigureEvent | MarkEvent | PrepareEvent | AdoptEvent | PrepareVersionEvent | ActivateEvent
-"""Events that have an entry of their own."""
 
 Event = LearnEvent | ControlEvent
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One element of a model's stream.
+    """One element of a model's stream."""
 
-    Attributes
-    ----------
-    version : int
-        Apply version.
-    origin : bytes
-        Id of the process that appended it, which recognizes its own entries by it.
-    sequence : int
-        Number of the entry among those of that process.
-    event : Event
-    """
-
-    version: int
-    origin: bytes
-    sequence: int
+    version: int  # apply version
+    origin: bytes  # id of the process that appended it, which recognizes its own entries by it
+    sequence: int  # among the entries of that process
     event: Event
 
 
 class CatalogEntry(msgspec.Struct, array_like=True, frozen=True):
-    """One element of the catalog stream."""
-
     version: int
     event: ModelCreated | ModelDeleted | KnownModels
 
@@ -225,35 +162,25 @@ _catalog_decoder = msgspec.msgpack.Decoder(CatalogEntry)
 
 
 def encode(entry: Entry | CatalogEntry) -> tuple[bytes, bytes]:
-    """Return the payload and its checksum, the values of the fields ``e`` and ``c``."""
     payload = _encoder.encode(entry)
     return payload, b"%08x" % zlib.crc32(payload)
 
 
 def checksum_of(fields: Sequence[bytes]) -> bytes:
-    """Return the checksum that a stream element carries (field ``c``), unverified. Raise Corrupted if it has none."""
+    """Return the checksum that a stream element carries, unverified."""
     if len(fields) == 4 and fields[0] == b"e" and fields[2] == b"c":
         return fields[3]
     raise Corrupted("it lacks the two fields of an entry")
 
 
 def check(fields: Sequence[bytes]) -> None:
-    """Raise Corrupted unless a stream element has its two fields and its checksum matches. Reads the payload once."""
     checksum = checksum_of(fields)
     if b"%08x" % zlib.crc32(fields[1]) != checksum:
         raise Corrupted("its checksum is wrong")
 
 
 def decode_entry(fields: Sequence[bytes]) -> Entry:
-    """Decode an element of a model's stream, given as a flat list of field names and values.
-
-    Raises
-    ------
-    Corrupted
-        A field is missing, the checksum or a type is wrong, or the records have the wrong form or number.
-    UnknownApplyVersion
-        A newer release wrote it.
-    """
+    """Decode an element of a model's stream, given as a flat list of field names and values, and check all of it."""
     entry = _decode(fields, _entry_decoder)
     event = entry.event
     if type(event) is LearnEvent:
@@ -283,7 +210,6 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
 
 
 def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
-    """Decode an element of the catalog stream. Raise what ``decode_entry`` raises."""
     entry = _decode(fields, _catalog_decoder)
     if isinstance(entry.event, KnownModels):
         for _, incarnation, _ in entry.event.models:
@@ -308,7 +234,6 @@ def _decode(fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> _T
 
 
 def _refuse_other_version(payload: bytes) -> None:
-    """Raise UnknownApplyVersion if an unreadable payload states another apply version."""
     try:
         plain = msgspec.msgpack.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -322,13 +247,12 @@ def _newer(version: int) -> str:
 
 
 def element_of(name: bytes, entry: Entry) -> Element:
-    """Return the log element with the id ``name`` and the content ``entry``."""
     payload, checksum = encode(entry)
     return name, [b"e", payload, b"c", checksum]
 
 
 def adoption_after(element: Element) -> Offset | None:
-    """Return the offset after which an adoption replays the log, or None for any other entry. Raise Corrupted."""
+    """Return the offset after which an adoption replays the log, or None for any other entry."""
     # An entry with instances may be large; its tag is within its first bytes.
     if b"adopt" not in element[1][1][:64]:
         return None
@@ -337,7 +261,7 @@ def adoption_after(element: Element) -> Offset | None:
 
 
 def adopted_state_files(elements: list[Element]) -> set[str]:
-    """Return the ids of the state files that the adoptions among the entries need. Raise Corrupted."""
+    """Return the ids of the state files that the adoptions among the entries need."""
     for _, fields in elements:
         check(fields)  # a damaged adoption may not look like one
     events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]

@@ -1,18 +1,10 @@
 """The log of a model: an append-only stream in the store, trimmed at its beginning.
 
-This module knows the stream commands and their replies. ``events`` defines what an entry means, ``appender``
-appends, ``abound/replica/follower.py`` follows, and ``abound/history/archive.py`` archives and trims.
-
     <log>             the stream
     <log>:trimmed     what was trimmed so far: id of the last removed entry, number of entries, their bytes
 
-Two races could make a reader skip entries without noticing:
-
-- Entries after the one it asks for may be trimmed before it reads them. The reader therefore gets
-  ``:trimmed`` right behind each read, on the same connection. While that record is not past its entry,
-  nothing is missing.
-- Its server may become a replica of another one, and then hold that server's data. A connection survives this
-  change. The reader therefore also asks for the server's role, and takes nothing from a replica.
+This module knows the stream commands and their replies. ``events`` defines what an entry means, ``appender``
+appends, ``abound/replica/follower.py`` follows, and ``abound/history/archive.py`` archives and trims.
 """
 
 from __future__ import annotations
@@ -33,17 +25,13 @@ DAMAGED_ENTRY_ADVICE = (
     "Restore the store from a backup; or, once all snapshots are past the entry, `abound history begin-anew` gives up "
     "everything before the oldest snapshot"
 )
-"""Advice in errors about an unreadable entry of a model's log."""
 
 Fields = list[bytes]
-Element = tuple[bytes, Fields]
-"""A stream element: its id, and the flat list of its field names and values."""
+Element = tuple[bytes, Fields]  # id, and the flat list of field names and values
 
-MAX_ENTRIES = 16
-"""Maximum number of entries per read. Even a reply of only the largest entries then arrives in time at 1 Gb/s."""
+MAX_ENTRIES = 16  # per read; a reply of only the largest entries then arrives in time at 1 Gb/s
 
-ENTRY_OVERHEAD = 64
-"""Bytes counted for an entry besides its payload: id, field names, checksum."""
+ENTRY_OVERHEAD = 64  # bytes counted for an entry besides its payload: id, field names, checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,53 +76,29 @@ class LogParams:
 
 
 class Tail(NamedTuple):
-    """The extent of a log in the store.
-
-    Attributes
-    ----------
-    last : Offset
-        The last appended entry, or START.
-    n_entries : int
-        Number of entries that the log holds.
-    n_removed : int
-        Number of entries removed since the log began.
-    """
-
-    last: Offset
+    last: Offset  # START if the log is empty
     n_entries: int
-    n_removed: int
+    n_removed: int  # since the log began
 
 
 class Trim(NamedTuple):
-    """A record of what was trimmed off a log since it began.
+    """A record of what was trimmed off a log since it began."""
 
-    Attributes
-    ----------
-    last : Offset
-        The last removed entry, or START.
-    n_entries, log_bytes : int
-        Number of removed entries, and their size.
-    """
-
-    last: Offset
-    n_entries: int
-    log_bytes: int
+    last: Offset  # the last removed entry, or START
+    n_entries: int  # removed ones
+    log_bytes: int  # their size
 
     def packed(self) -> bytes:
-        """Return the record as the store keeps it."""
         return f"{self.last.entry} {self.n_entries} {self.log_bytes}".encode()
 
     def covers(self, offset: Offset) -> bool:
-        """Return whether the entry of ``offset`` is removed."""
         return self.last[:2] >= offset[:2]
 
     def is_past(self, offset: Offset) -> bool:
-        """Return whether an entry after ``offset`` is removed."""
         return self.last[:2] > offset[:2]
 
     @classmethod
     def parse(cls, text: bytes | None) -> Trim:
-        """Parse the record that the store keeps. Raise Corrupted if it cannot be read."""
         if text is None:
             return UNTRIMMED
         try:
@@ -150,7 +114,7 @@ UNTRIMMED = Trim(START, 0, 0)
 
 
 class LogTrimmed(Exception):
-    """Raised when requested entries are no longer in the log. ``trim`` is the trim record."""
+    """Requested entries are no longer in the log."""
 
     def __init__(self, trim: Trim) -> None:
         super().__init__(f"the log is trimmed up to {trim.last.entry}")
@@ -158,20 +122,14 @@ class LogTrimmed(Exception):
 
 
 class LogGone(StoreUnavailable):
-    """Raised when a log that was read before does not exist: its model was deleted, or the store was emptied."""
+    """A log that was read before does not exist: its model was deleted, or the store was emptied."""
 
 
 class ReadPacer:
-    """Chooses how many entries to request, so that a reply stays around ``read_bytes``.
+    """Chooses how many entries to request of each stream (``count``), so that a reply stays around ``read_bytes``.
 
     The store bounds a reply only by its number of entries. The size of the last reply therefore sets the next
-    request. The first one asks for one entry, and each asks for at most four times as many as the last reply
-    held.
-
-    Attributes
-    ----------
-    count : int
-        Number of entries to request from each stream.
+    request. The first one asks for one entry, and each asks for at most four times as many as the last reply held.
     """
 
     def __init__(self, read_bytes: int, most: int = MAX_ENTRIES) -> None:
@@ -180,41 +138,34 @@ class ReadPacer:
         self._most = most
 
     def on_reply(self, longest: int, size: int) -> None:
-        """Adapt ``count`` to a reply of ``size`` bytes with at most ``longest`` entries of any one stream."""
+        """Adapt to a reply of ``size`` bytes with at most ``longest`` entries of any one stream."""
         self.count = max(1, min(self._most, longest * 4, longest * self._read_bytes // max(1, size)))
 
 
 def xadd(key: bytes, payload: bytes, checksum: bytes, begun: bool = False) -> bytes:
-    """Return the packed command that appends an entry. With ``begun``, a log that does not exist gives None instead."""
+    """With ``begun``, a log that does not exist gives None instead."""
     there = (b"NOMKSTREAM",) if begun else ()
     return pack_command((b"XADD", key, *there, b"*", b"e", payload, b"c", checksum))
 
 
 def trimmed_key(key: bytes) -> bytes:
-    """Return the key of the trim record of the log ``key``."""
     return key + b":trimmed"
 
 
 ROLE = ("ROLE",)
-"""The command that asks a server for its role."""
 
 
 def check_primary(said: Reply) -> None:
-    """Raise StoreUnavailable unless the reply to ``ROLE`` is that of a primary.
-
-    The log of a replica may be replaced by another one.
-    """
+    """Raise StoreUnavailable unless a primary replied: the log of a replica may be replaced by another one."""
     if not isinstance(said, list) or said[:1] != [b"master"]:
         raise StoreUnavailable("the server at this address is a replica of another one now")
 
 
 def entry_size(fields: Fields) -> int:
-    """Return the number of bytes counted for an entry."""
     return len(fields[1]) + ENTRY_OVERHEAD if len(fields) > 1 else ENTRY_OVERHEAD
 
 
 def xrange_command(key: bytes, after: Offset, until: Offset | None, count: int) -> tuple[str | bytes | int, ...]:
-    """Return the XRANGE command for the entries after ``after``, up to and including ``until``."""
     first = "-" if after == START else f"({after.entry}"
     return "XRANGE", key, first, "+" if until is None else until.entry, "COUNT", count
 
@@ -230,30 +181,22 @@ async def read(
     most: int = MAX_ENTRIES,
     checksum: bytes = b"",
 ) -> AsyncGenerator[list[Element]]:
-    """Yield the entries after ``after``, up to and including ``until`` (default: all), up to ``most`` at a
-    time.
+    """Yield the entries after ``after``, up to and including ``until`` (default: all), up to ``most`` at a time.
 
     The next entries are requested while the caller handles the previous ones.
 
-    Parameters
-    ----------
-    checksum : bytes
-        Checksum of the entry at ``after``. Reading fails if the log holds another entry there. This protects
-        a state that came from elsewhere, such as a snapshot from another server.
+    ``checksum`` is that of the entry at ``after``. Reading fails if the log holds another entry there. This protects a
+    state that came from elsewhere, such as a snapshot from another server.
 
-    Raises
-    ------
-    LogTrimmed
-        The next entry is no longer in the log.
-    LogGone
-        The log does not exist.
-    StoreUnavailable
-        The store is unreachable, is a replica now, or is not the one that ``after`` came from.
+    Raises LogTrimmed if the next entry is no longer in the log, LogGone if the log does not exist, and StoreUnavailable
+    also if the server is a replica now, or not the one that ``after`` came from.
     """
     pace = ReadPacer(read_bytes, most)
 
     def ask() -> asyncio.Future[list[Reply]]:
         words = xrange_command(key, after, until, pace.count)
+        # Right behind the entries, on the same connection: entries after ``after`` may be trimmed before they are read,
+        # and the server may have become a replica of another one, and then hold that server's data.
         asked = connection.call_all(words, ("GET", trimmed_key(key)), ROLE, seconds=seconds)
         asked.add_done_callback(_forget)
         return asked
@@ -289,10 +232,7 @@ def _forget(future: object) -> None:
 
 
 async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bool:
-    """Return whether the log still contains an applied entry, with the same checksum.
-
-    For START, return whether the log still has its beginning.
-    """
+    """Return whether the log still contains an applied entry, with the same checksum; for START, its beginning."""
     if offset == START:
         return (await tail(store, key)).n_removed == 0
     with store_errors():
@@ -317,7 +257,6 @@ async def holds_over(connection: StoreConnection, key: bytes, offset: Offset, ch
 
 
 async def trim_of(store: Store, key: bytes) -> Trim:
-    """Return the trim record of a log."""
     with store_errors():
         return Trim.parse(await store.client.get(trimmed_key(key)))
 
@@ -345,17 +284,11 @@ async def newest_after(store: Store, key: bytes, after: Offset) -> Offset | None
 
 
 class LastEntryFields(Fields):
-    """The fields of the last entry of a segment.
-
-    Attributes
-    ----------
-    log_bytes : int
-        Size of the log up to and including this entry, as it was appended. Entries redacted since keep their
-        old size.
-    """
+    """The fields of the last entry of a segment."""
 
     def __init__(self, fields: Fields, log_bytes: int) -> None:
         super().__init__(fields)
+        # Of the log up to and including this entry, as it was appended. Entries redacted since keep their old size.
         self.log_bytes = log_bytes
 
 

@@ -1,13 +1,8 @@
 """Adoption: switch all replicas to a rebuilt model state at one offset, while learning goes on.
 
- 1. ``begin`` takes the model's adoption lease (``abound/store/lease.py``), so that no other adoption
-    runs. It pins all of history, which the caller may read several times. A is the present end of the log.
- 2. The caller builds a state that stands for everything up to A, and writes it as a state file.
- 3. ``PrepareEvent`` is appended; the replicas build standby states from the state file.
- 4. When every ready replica reports its standby state, or after ``prepare_seconds``, the job is committed.
-    ``AdoptEvent`` is then appended, unless another adoption has come first.
- 5. The caller takes a snapshot past the adoption, so that no start needs the state file any more. Only then is
-    history unpinned.
+A is the end of the log when an adoption begins. The caller of ``begin`` builds a state that stands for everything up to
+A, and writes it as a state file. Afterwards it takes a snapshot past the adoption, so that no start needs the state
+file any more.
 
 A failure before ``AdoptEvent`` leaves the model unchanged: replicas drop their standby states when no adoption is
 pending, and the state file is deleted. After ``AdoptEvent`` the adoption is final. A second ``AdoptEvent`` of the same
@@ -15,9 +10,8 @@ state is ignored.
 
     ...:adopted    hash: adoption (and index), at; written by the script that appends ``AdoptEvent``
 
-With this key the script recognizes an ``AdoptEvent`` that is repeated because its reply was lost. The job checks the
-key as well, so that it appends no ``AdoptEvent`` that replicas would ignore. A store that loses the end of the log
-loses this key with it.
+With this key the script recognizes an ``AdoptEvent`` that is repeated because its reply was lost. A store that loses
+the end of the log loses this key with it.
 """
 
 from __future__ import annotations
@@ -59,8 +53,7 @@ POLL_SECONDS = 0.1
 KNOWN_SECONDS = 10.0
 
 
-COLLECT_SECONDS = 5.0
-"""Longest wait for garbage collection, which holds the lease of adoptions too."""
+COLLECT_SECONDS = 5.0  # longest wait for garbage collection, which holds the lease of adoptions too
 RETRY_SECONDS = 1.0
 APPEND_SECONDS = 60.0
 SNAPSHOT_SECONDS = 600.0
@@ -68,21 +61,12 @@ MOST_PADDING = 2**20
 
 
 class Adoption:
-    """One adoption; ``begin`` creates it.
-
-    Attributes
-    ----------
-    id : str
-    after : Offset
-        The end of the log when it began; the rebuilt state stands for everything up to here.
-    committed : bool
-        The state may already be adopted.
-    """
+    """One adoption; ``begin`` creates it."""
 
     def __init__(self, place: AdoptionContext, name: str, after: Offset, lease: Lease) -> None:
         self.id = name
-        self.after = after
-        self.committed = False
+        self.after = after  # the end of the log when it began; the rebuilt state stands for everything up to here
+        self.committed = False  # True: the state may already be adopted
         self._place = place
         self._lease = lease
         self._origin = secrets.token_bytes(8)
@@ -90,21 +74,12 @@ class Adoption:
     async def adopt(self, index: StateManifest, reason: str, padded: bool = False) -> Offset:
         """Switch all replicas to the state in a state file; return the offset of the switch.
 
-        Parameters
-        ----------
-        padded : bool
-            Begin a new node of the stream, so that the nodes before it can be freed completely.
-
-        Raises
-        ------
-        Conflict
-            Another adoption came first; nothing is adopted.
-        StoreUnavailable, ArtifactsUnavailable, UnknownArtifact, Corrupted
-            Nothing is adopted.
-        OutcomeUnknown
-            The state may or may not be adopted.
+        ``padded`` begins a new node of the stream, so that the nodes before it can be freed completely. After
+        OutcomeUnknown the state may or may not be adopted; after any other error it is not. Conflict: another adoption
+        came first.
         """
         place = self._place
+        # The replicas build standby states from the state file.
         prepare = PrepareEvent(self.id, index.id, str(self.after), index.digest, reason)
         await self._lease.renew(msgspec.json.encode(prepare))
         await self._append(Entry(APPLY_VERSION, self._origin, 1, prepare))
@@ -113,6 +88,7 @@ class Adoption:
         await state_files.check(place.artifacts, place.keys, index)
         padding = bytes(await _node_bytes(place.store)) if padded else b""
         adopt = AdoptEvent(self.id, index.id, prepare.after, index.digest, reason, padding)
+        # Every ready replica reports its standby state by now, or ``prepare_seconds`` have passed.
         await place.commit(f"{state_files.folder(place.keys)}/{index.id}")
         self.committed = True
         deadline = asyncio.get_running_loop().time() + APPEND_SECONDS
@@ -136,11 +112,11 @@ class Adoption:
         return at
 
     async def _append(self, entry: Entry, adopts: str = "") -> Offset:
-        """Append an entry; ``adopts`` names the state that it adopts."""
         place = self._place
         trim = await stream.trim_of(place.store, place.keys.log)
         with store_errors():
             adoption, at = await place.store.client.hmget(place.keys.key("adopted"), ["adoption", "at"])
+        # Replicas would ignore the adoption.
         if at is not None and adoption != adopts.encode() and Offset.of_entry(at)[:2] > self.after[:2]:
             raise Conflict(f"another rebuild of {place.keys.name} came first; start the job again")
         if not await place.artifacts.is_known_to(place.store):  # no replica would find the state file
@@ -150,10 +126,7 @@ class Adoption:
         return await self._lease.append(encode(entry), after, "adopted", **fields)
 
     async def _until_known(self) -> None:
-        """Wait until all replicas report this model, in case it is new.
-
-        The wait is bounded; replicas that have not reported the model by then are not waited for later.
-        """
+        """Wait, a bounded time, until all replicas report this model, in case it is new."""
         place = self._place
         default = (await read_catalog(place.store)).get(DEFAULT_MODEL)
         if default is None:
@@ -193,17 +166,8 @@ async def begin(
 ) -> AsyncIterator[Adoption]:
     """Begin an adoption. If its job dies, it can begin again under the same name once the lease has expired.
 
-    Parameters
-    ----------
-    waiting : callable or None
-        Wait until no other adoption runs, however long that takes, and call this repeatedly meanwhile. The lease
-        of a job that died expires after ``LEASE_SECONDS``.
-
-    Raises
-    ------
-    Conflict
-        Another adoption is running, and ``waiting`` is None.
-    StoreUnavailable
+    Without ``waiting``, raise Conflict if another adoption is running. With it, wait until none is, however long that
+    takes, and call it repeatedly meanwhile.
     """
 
     async def between() -> None:
@@ -214,6 +178,7 @@ async def begin(
     patience = COLLECT_SECONDS if waiting is None else math.inf
     async with acquire(place.store, place.keys, purpose=ADOPTION, wait_seconds=patience, waiting=between) as lease:
         after = (await stream.tail(place.store, place.keys.log)).last
+        # The caller may read history several times.
         async with pins.hold_pin(place.store, place.keys, secrets.token_hex(8), START):
             yield Adoption(place, name, after, lease)
 
@@ -221,8 +186,8 @@ async def begin(
 async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tuple[Offset, Offset] | None:
     """Find an adoption begun after ``since`` in the log.
 
-    Return two offsets: of the last event that the adopted state contains, and of the adoption. Return None if nothing
-    was adopted.
+    Return the offsets of the last event that the adopted state contains, and of the adoption; None if nothing was
+    adopted.
     """
     after = None
     contents = await History(place.store, place.artifacts, place.keys).manifest()
@@ -244,12 +209,7 @@ async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tup
 async def snapshot_past(place: AdoptionContext, at: Offset) -> StateManifest:
     """Return the newest snapshot if it is at or past an adoption, else make one.
 
-    Raises
-    ------
-    Conflict
-        The adoption was ignored, since another one came first.
-    Corrupted, StoreUnavailable, ArtifactsUnavailable
-        No snapshot can be made.
+    Raises Conflict if the adoption was ignored, since another one came first.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SNAPSHOT_SECONDS
@@ -268,7 +228,6 @@ async def snapshot_past(place: AdoptionContext, at: Offset) -> StateManifest:
 
 
 async def _node_bytes(store: Store) -> int:
-    """Return about how many bytes the store puts into one node of a stream."""
     with contextlib.suppress(StoreUnavailable), store_errors():
         found = await store.client.config_get("stream-node-max-bytes")
         return min(MOST_PADDING, max(4096, int(found.get("stream-node-max-bytes", 4096))))
@@ -277,34 +236,19 @@ async def _node_bytes(store: Store) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptionContext:
-    """Stores, model, callbacks and limits of an adoption.
-
-    Attributes
-    ----------
-    store : Store
-    artifacts : ArtifactStore
-        Already joined to the store (``ArtifactStore.join``).
-    living : CatalogModel
-        The model.
-    checkpoint : async callable
-        Awaited repeatedly until the job is committed. An exception from it ends the work.
-    will_write : async callable
-        Called with the folder in the artifact store that is written next.
-    commit : async callable
-        Called right before ``AdoptEvent`` is appended, with the folders that belong to the model from then on. An
-        exception from it ends the work.
-    prepare_seconds : float
-        Longest wait for replicas to prepare. Replicas that are not ready by then halt until they are.
-    log, snapshots, history
-        Parameters of the log, snapshots and history.
-    """
+    """Stores, model, callbacks and limits of an adoption."""
 
     store: Store
-    artifacts: ArtifactStore
+    artifacts: ArtifactStore  # already joined to the store
     living: CatalogModel
+    # Awaited repeatedly until the job is committed. An exception from it ends the work.
     checkpoint: Callable[[], Awaitable[None]] = do_nothing
+    # Called with the folder in the artifact store that is written next.
     will_write: Callable[[str], Awaitable[None]] = do_nothing
+    # Called right before ``AdoptEvent`` is appended, with the folders that belong to the model from then on. An
+    # exception from it ends the work.
     commit: Callable[..., Awaitable[None]] = do_nothing
+    # Longest wait for replicas to prepare. Replicas that are not ready by then halt until they are.
     prepare_seconds: float = 300.0
     log: LogParams = field(default_factory=LogParams)
     snapshots: SnapshotParams = field(default_factory=SnapshotParams)
@@ -312,5 +256,4 @@ class AdoptionContext:
 
     @property
     def keys(self) -> ModelKeys:
-        """Keys of the model."""
         return self.living.keys

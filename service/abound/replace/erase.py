@@ -1,7 +1,6 @@
 """Erase forgotten events from everything stored, once a state without them is adopted.
 
-Versions, snapshots, log, stored predictions and history are processed in this order. The records that locate
-the events are deleted last, so a job that died can be resumed (``abound/replace/forget.py``).
+The records that locate the events are deleted last, so a job that died can be resumed (``abound/replace/forget.py``).
 
 Versions fitted on forgotten events are deleted, not refitted: a refit takes as long as the fit did, and can be
 requested again. Meanwhile the index answers, which has already forgotten. Replicas that loaded such a version
@@ -48,8 +47,6 @@ POLL_SECONDS = 0.2
 
 
 class Eraser:
-    """Erases the events of a forget job from everything stored."""
-
     def __init__(self, plan: ForgetPlan) -> None:
         self._plan = plan
         self._place = plan.place
@@ -59,15 +56,9 @@ class Eraser:
     async def erase(self, at: Offset) -> dict[str, Any]:
         """Erase the events from everything stored, after a state without them was adopted at ``at``.
 
-        Unreferenced files are deleted last, when the store and all its copies have the new references on disk.
-        If a failover lost the new references, the old files would be needed again.
-
-        Raises
-        ------
-        NotReady
-            Another process holds the lease or the fence for too long, or copies of the store stay behind.
-        StoreUnavailable
-            Also if a failover lost the adoption or what was written since. The job can then be repeated.
+        Raises NotReady if another process holds the lease or the fence for too long, or copies of the store stay
+        behind. After StoreUnavailable, also if a failover lost the adoption or what was written since, the job can be
+        repeated.
         """
         place = self._place
         record = self._record
@@ -80,6 +71,7 @@ class Eraser:
             keep = replace(place.snapshots, keep=2)
             await record.add(snapshots_deleted=await snapshots.ids(place.store, place.keys))
             self._report_progress("making snapshots without the events", 0.91)
+            # All kept snapshots are then past the adoption; the older ones are deleted.
             for _ in range(2):
                 made = await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
                 if made.position.adopted[:2] < at[:2]:
@@ -103,6 +95,8 @@ class Eraser:
         await wait_replicated(place.store)  # without the lease: the worker makes snapshots and archives meanwhile
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
+            # Last, when the store and all its copies have the new references on disk: if a failover lost those, the old
+            # files would be needed again.
             await self._delete_unlisted(at, old, lease)
             await delete_unreferenced(place, lambda names: record.add(indexes_deleted=names))
         kept = await snapshots.ids(place.store, place.keys)
@@ -110,7 +104,6 @@ class Eraser:
         return record.outcome | {"snapshots_deleted": deleted, "store_file": store_file}
 
     async def _lease(self, stack: contextlib.AsyncExitStack) -> Lease:
-        """Acquire the model's lease as soon as the worker releases it."""
         place = self._place
         try:
             return await stack.enter_async_context(acquire(place.store, place.keys, wait_seconds=LEASE_WAIT_SECONDS))
@@ -120,10 +113,7 @@ class Eraser:
             ) from None
 
     async def _drop_unfinished(self) -> None:
-        """Delete what dead processes left of snapshots.
-
-        Nothing refers to it, and it may contain the events.
-        """
+        """Delete what dead processes left of snapshots: it may contain the events."""
         store = self._place.store
         found = await snapshots.unlisted_keys(store, self._place.keys)
         await self._record.add(snapshots_deleted=found)
@@ -132,10 +122,7 @@ class Eraser:
                 await store.client.unlink(*some)
 
     async def _rewrite(self, to: ArchiveContext, at: Offset) -> set[str]:
-        """Rewrite the segments that contain any of the events; return the names of the replaced files.
-
-        From then on the adoption at ``at`` is redundant: history leads to the same state.
-        """
+        """Rewrite the segments that contain any of the events; return the names of the replaced files."""
         history = History(to.store, to.artifacts, to.keys)
         contents = await history.manifest()
         if contents is None:
@@ -155,6 +142,7 @@ class Eraser:
             rebuilt = {name: new.id for name, new in self._plan.rebuilt.items()}
             await self._record.add(segments_rewritten=old, indexes_rewritten=rebuilt)
             said = await erasures.completing(to.store, to.keys, at)
+            # From here on the adoption is redundant: history leads to the same state.
             await swap_manifest(to, msgspec.structs.replace(contents, segments=segments), also=said)
         return set(old)
 
@@ -194,7 +182,7 @@ async def delete_unreferenced(place: AdoptionContext, before: Callable[[list[str
 
 
 async def versions_fitted_since(place: AdoptionContext, first: Offset) -> list[str]:
-    """Return the versions that may have learned an event at or after ``first``. Raises ArtifactsUnavailable."""
+    """Return the versions that may have learned an event at or after ``first``."""
     found = []
     # Unpublished versions first: one published meanwhile then appears among the published ones.
     names = await versions.ids(place.artifacts, place.keys, versions.READY)
@@ -229,15 +217,8 @@ async def delete_versions(
 ) -> None:
     """Delete versions, even active ones and others that retention would keep.
 
-    Wait until no replica has them or cached copies of their files.
-
-    Cached files of versions deleted earlier are cleaned up as well, even if ``names`` is empty.
-
-    Raises
-    ------
-    NotReady
-        Activations or replicas took too long.
-    ArtifactsUnavailable, StoreUnavailable, OutcomeUnknown
+    Wait until no replica has them or cached copies of their files; NotReady if that takes too long. Cached files of
+    versions deleted earlier are cleaned up as well, even if ``names`` is empty.
     """
     gone = list(names)
     if gone:
@@ -274,8 +255,7 @@ async def _withdraw_and_delete(
 async def _deleted(place: AdoptionContext, names: list[str], reason: str) -> bool:
     """Try to delete the versions now; return whether they are deleted.
 
-    They are not deleted while one of them is active, or might be active after a failover, or while an
-    activation runs.
+    They are not while one of them is active, or might be after a failover, or while an activation runs.
     """
     at = activation.ActivationContext(place.store, place.artifacts, place.keys, place.prepare_seconds, place.checkpoint)
     try:
@@ -298,20 +278,12 @@ async def _deleted(place: AdoptionContext, names: list[str], reason: str) -> boo
 
 
 async def _loaded(place: AdoptionContext, names: list[str]) -> list[str]:
-    """Return the replicas that have one of these versions loaded."""
     present = await replica_status.live_replicas(place.store, place.keys, SILENT_SECONDS)
     return [one.replica for one in present if set(names) & set(one.versions)]
 
 
 async def clean_caches(place: AdoptionContext) -> None:
-    """Make every replica clean its file cache of deleted versions, and wait for it.
-
-    Raises
-    ------
-    NotReady
-        The replicas took too long.
-    StoreUnavailable
-    """
+    """Make every replica clean its file cache of deleted versions, and wait for it; NotReady if that takes too long."""
     if place.artifacts.is_directory:
         return  # replicas map its files, there are no copies
     name = secrets.token_hex(4)

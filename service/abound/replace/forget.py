@@ -1,19 +1,12 @@
 """Forget: rebuild a model without some of its events, and erase them from everything stored.
 
- 1. ``ForgetPlan.find_events`` finds them among all events up to the present end of the log.
- 2. ``ForgetPlan.state`` replays the model from its first state without the events (``abound/replace/redaction.py``).
-    States that restores adopted since the first of the events are rebuilt; refits are dropped.
- 3. The result is adopted (``abound/replace/adoption.py``), unless a request with the key of a forgotten one has
-    arrived since step 1 (``has_repeats``). In that case the attempt fails, and the job is queued again. From the
-    adoption on no replica has learned the events.
- 4. ``Eraser.erase`` (``abound/replace/erase.py``) deletes versions that were fitted on the events. It makes
-    two snapshots past the adoption and deletes the older ones, archives the log up to the adoption, and deletes
-    stored predictions of equal vectors. It writes new segments without the events and swaps all of them in at
-    once. Finally it makes the store rewrite its append-only file.
+``ForgetPlan`` finds the events and replays the model without them (``abound/replace/redaction.py``); the result is
+adopted (``abound/replace/adoption.py``). From the adoption on no replica has learned the events. Then ``Eraser``
+(``abound/replace/erase.py``) erases them from versions, snapshots, log, stored predictions and history.
 
-A job that dies in step 4 is repeated by the next one. The records that locate the events are therefore deleted
-last. Every deletion is noted in the record before it happens (``ErasureRecord``), so the record is
-complete after a crash as well.
+A job that dies after the adoption is repeated by the next one. The records that locate the events are therefore deleted
+last. Every deletion is noted in the record before it happens (``ErasureRecord``), so the record is complete after a
+crash as well.
 
 A forgotten event leaves its position empty, so no offset changes.
 """
@@ -46,23 +39,7 @@ from abound_core.types import START, Offset
 
 
 class ForgetPlan(ReplaySource):
-    """The events to forget, and the log and history without them, for a replay.
-
-    Attributes
-    ----------
-    place : AdoptionContext
-    reason : str
-    report_progress : callable
-        Called with the stage and the fraction done.
-    record : ErasureRecord
-    what : UnfinishedErasure
-        The events to forget, up to an offset. The offset is START until ``find_events`` has run.
-    first : Offset or None
-        Entry of the first event to forget.
-    rebuilt : dict of StateManifest
-        By id, the rebuilt state files that replace those of restores.
-    remembered : PredictionEraser
-    """
+    """The events to forget, and the log and history without them, for a replay."""
 
     def __init__(
         self,
@@ -76,8 +53,10 @@ class ForgetPlan(ReplaySource):
         self.reason = params.reason
         self.report_progress = report_progress
         self.record = record
+        # START until ``find_events`` has run.
         self.what = UnfinishedErasure(str(START), params.key, params.source, params.since, params.until)
-        self.first: Offset | None = None
+        self.first: Offset | None = None  # entry of the first event to forget
+        # By id, the rebuilt state files that replace those of restores.
         self.rebuilt: dict[str, StateManifest] = {}
         self.remembered = PredictionEraser(place.store, place.keys)
         self._noted: list[str] = []
@@ -87,15 +66,8 @@ class ForgetPlan(ReplaySource):
     async def find_events(self, after: Offset, again: bool = False) -> dict[str, Any]:
         """Find the events up to ``after``; return their counts.
 
-        Parameters
-        ----------
-        again : bool
-            An attempt that died has begun to erase them, so possibly none are left.
-
-        Raises
-        ------
-        UnknownOffset
-            Some may have been learned in a state whose events are not in history.
+        ``again``: an attempt that died has begun to erase them, so possibly none are left. Raises UnknownOffset if some
+        may have been learned in a state whose events are not in history.
         """
         place = self.place
         self.what, self.first = msgspec.structs.replace(self.what, after=str(after)), None
@@ -140,7 +112,7 @@ class ForgetPlan(ReplaySource):
         """Return whether a forgotten key has arrived since ``find_events``, up to ``until`` (default: now).
 
         Such a request is answered as a repeat, or refused for another body. It would be learned on top of the adopted
-        state, which does not have the receipt of the first one.
+        state, which does not have the receipt of the first one. So the attempt fails before its adoption.
         """
         place = self.place
         if not self._keys:
@@ -156,7 +128,6 @@ class ForgetPlan(ReplaySource):
         return False
 
     async def state(self) -> LiveModel:
-        """Return the model without the events, as of ``find_events``."""
         self.report_progress("replaying without the events", 0.3)
         return await self._replay(entry_end(Offset.parse(self.what.after)))
 
@@ -166,7 +137,6 @@ class ForgetPlan(ReplaySource):
         is_strict: bool = False,
         rebuilt: Mapping[str, StateManifest] | None = None,
     ) -> Redaction:
-        """Begin a redaction pass from the first state on; see ``Redaction``."""
         redaction = Redaction(self.place, self.what, self._others.values(), rebuilt or {}, note, is_strict)
         await redaction.begin()
         return redaction
@@ -174,7 +144,7 @@ class ForgetPlan(ReplaySource):
     async def entries(
         self, keys: ModelKeys, after: Offset, until: Offset | None, checksum: bytes = b""
     ) -> AsyncGenerator[list[Element]]:
-        """Yield the redacted entries after ``after`` up to ``until``; each call reads from the beginning of history."""
+        """Each call reads from the beginning of history."""
         reading = super().entries(keys, after, until)
         if until is None or self.first is None or until[:2] >= self.first[:2]:
             reading = self._redacted(await self.redaction(), after, until)
@@ -182,9 +152,7 @@ class ForgetPlan(ReplaySource):
             yield elements
 
     async def load(self, keys: ModelKeys, index: str, digest: str, limits: Limits) -> LiveModel:
-        """Load an adopted state. If a restore made it and it may contain any of the events, load one rebuilt without
-        them.
-        """
+        """Load an adopted state; one rebuilt without the events if a restore made it and it may contain any of them."""
         if index not in self.rebuilt:
             manifest = await state_files.read_manifest(self.place.artifacts, keys, index)
             if manifest.recipe.get("method") != "restore" or not contains(manifest, self.first):
@@ -195,7 +163,6 @@ class ForgetPlan(ReplaySource):
         return await super().load(keys, new.id, new.digest, limits)
 
     async def _rebuild(self, manifest: StateManifest) -> StateManifest:
-        """Write a new state file for a restore, without the events."""
         place = self.place
         live = await self._replay(last_offset(manifest))
         name = state_files.new_id()
@@ -205,7 +172,6 @@ class ForgetPlan(ReplaySource):
         )
 
     async def _replay(self, until: Offset) -> LiveModel:
-        """Return the model at an offset, from the redacted entries."""
         place = self.place
         model = await replay(
             place.store,
@@ -248,16 +214,7 @@ async def adopted_erasures(place: AdoptionContext) -> dict[str, UnfinishedErasur
 class ErasureRecord:
     """Record of what one forget job erased. It is stored before each step, so that a crashed job can be resumed.
 
-    Parameters
-    ----------
-    known : mapping
-        The record that a job left when it died, or nothing.
-    keep : async callable
-        Stores the record.
-
-    Attributes
-    ----------
-    outcome : dict
+    ``known`` is the record that a job left when it died.
     """
 
     def __init__(

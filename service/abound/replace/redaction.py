@@ -33,11 +33,9 @@ from abound_core.model.entry_application import OutcomeReplay, Unit
 from abound_core.model.receipts import BodyMismatch, Outcome, Receipts
 from abound_core.types import START, Offset
 
-OnRedacted = Callable[[LearnEvent, list[bool]], None]
-"""Called for each entry from which requests are removed, with the original entry and which requests."""
+OnRedacted = Callable[[LearnEvent, list[bool]], None]  # gets the original entry, and which of its requests are removed
 
-LATEST = 1e12
-"""Latest accepted Unix time."""
+LATEST = 1e12  # accepted Unix time
 
 Time = Annotated[float, Field(json_schema_extra={"format": "unix-time"})]
 
@@ -86,31 +84,9 @@ class ForgetParams:
 class Redaction:
     """One redaction pass, from the first state on.
 
-    Parameters
-    ----------
-    what : UnfinishedErasure
-        The events to remove. Entries after its last offset are not changed.
-    others : iterable of UnfinishedErasure
-        Events that unfinished forget jobs left in history; they are removed as well.
-    rebuilt : mapping
-        By id, the rebuilt state files that replace those of restores.
-    note : callable
-        Called for each entry from which requests are removed.
-    is_strict : bool
-        Raise UnknownOffset if a state whose events are not in history may have learned events to remove.
-
-    Attributes
-    ----------
-    beginning : Offset
-        Of history: the offset of the first state.
-    first : Offset or None
-        Entry of the first removed event.
-    keys : set of str
-        Keys of the removed requests.
-    dropped : list of str
-        The adoptions of refits that have learned removed events.
-    missed : UnknownOffset or None
-        Error to raise if the pass finds no event: a state whose events are not in history may have learned them.
+    It removes the events ``what``, up to its last offset, and those of ``others``, which unfinished forget jobs left in
+    history. ``rebuilt`` has by id the rebuilt state files that replace those of restores. With ``is_strict``, raise
+    UnknownOffset if a state whose events are not in history may have learned events to remove.
     """
 
     def __init__(
@@ -122,10 +98,11 @@ class Redaction:
         note: OnRedacted = lambda event, gone: None,
         is_strict: bool = False,
     ) -> None:
-        self.beginning = START
-        self.first: Offset | None = None
-        self.keys: set[str] = set()
-        self.dropped: list[str] = []
+        self.beginning = START  # of history: the offset of the first state
+        self.first: Offset | None = None  # entry of the first removed event
+        self.keys: set[str] = set()  # of the removed requests
+        self.dropped: list[str] = []  # the adoptions of refits that have learned removed events
+        # To raise if the pass finds no event: a state whose events are not in history may have learned them.
         self.missed: UnknownOffset | None = None
         self._place = place
         self._what = what
@@ -151,7 +128,6 @@ class Redaction:
             self._check(contents.start, f"the history of {place.keys.name} begins at {contents.start}", live.receipts)
 
     async def redact(self, element: Element) -> Element:
-        """Return the next entry without the events to remove."""
         name = element[0]
         at = Offset.of_entry(name)
         if at[:2] > self._after[:2]:
@@ -245,7 +221,6 @@ class Redaction:
 
 
 def contains(manifest: StateManifest, first: Offset | None) -> bool:
-    """Return whether a state file may contain events at or after ``first``; no if that is None."""
     return first is not None and last_offset(manifest)[:2] >= first[:2]
 
 

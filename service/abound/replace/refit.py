@@ -1,10 +1,4 @@
-"""Refit: rebuild the index from all its events, in several passes and with searched settings.
-
-1. Find the events that still count (``abound/history/lineage.py``).
-2. For each candidate setting, make passes over all but the newest events, and rank the newest after each pass.
-   The setting and number of passes with the best mean reciprocal rank win; the first of equals wins.
-3. Learn all events with these.
-"""
+"""Refit: rebuild the index from all events that still count, in several passes and with searched settings."""
 
 from __future__ import annotations
 
@@ -35,8 +29,7 @@ NOTHING_HELD_OUT = (
     "all passes were made"
 )
 
-MARGINS = (0.0, 0.1, 0.5)
-"""Margins that are tried if ``search`` is not given."""
+MARGINS = (0.0, 0.1, 0.5)  # tried if ``search`` is not given
 
 CANNOT_CHANGE = {
     "boolean": "history stores normalised vectors, without the original values",
@@ -114,12 +107,11 @@ class RefitParams:
 
     @property
     def uncompared(self) -> dict[str, Any]:
-        """Return the setting if nothing can be compared: fields with several values keep their present one."""
+        """The setting if nothing can be compared: fields with several values keep their present one."""
         alone = {name: values[0] for name, values in (self.search or {}).items() if len(values) == 1}
         return self.settings | alone
 
     def tried(self, config: ModelConfig) -> list[dict[str, Any]]:
-        """Return all settings to try, for a model with this configuration."""
         search = self.search
         if search is None:
             has_margin = config.with_user_changes(self.settings).update == "fsu" and "margin" not in self.settings
@@ -130,32 +122,16 @@ class RefitParams:
 
 
 class RefitChoice(NamedTuple):
-    """Best setting and number of passes.
-
-    ``score`` is their mean reciprocal rank on the held-out part, None if nothing was held out. ``note`` says why
-    nothing was, if something had to be compared.
-    """
+    """Best setting and number of passes."""
 
     setting: dict[str, Any]
     passes: int
-    score: float | None
+    score: float | None  # mean reciprocal rank on the held-out part
     n_held_out: int
-    note: str | None = None
+    note: str | None = None  # why nothing was held out, if something had to be compared
 
 
 class Refit:
-    """One refit of a model.
-
-    Parameters
-    ----------
-    read : callable
-        Reads log entries between two offsets.
-    config : ModelConfig
-        Present configuration of the model.
-    n_learned : int
-        Instances that the model has learned.
-    """
-
     def __init__(
         self,
         read: Read,
@@ -190,7 +166,7 @@ class Refit:
                 )
 
     async def choose(self, params: RefitParams) -> RefitChoice:
-        """Try the settings; return the one, and the number of passes, that score best on the held-out instances."""
+        """Return the setting and number of passes with the best mean reciprocal rank on the newest events."""
         tried = params.tried(self._config)
         self._of = params.passes * (len(tried) + 1)
         uncompared = RefitChoice(params.uncompared, params.passes, None, 0)
@@ -207,7 +183,7 @@ class Refit:
                 if not held:
                     return uncompared._replace(note=NOTHING_HELD_OUT)
                 score = await self._score(fitting.live, held, stage)
-                if best is None or score > (best.score or 0.0):
+                if best is None or score > (best.score or 0.0):  # the first of equals wins
                     best = RefitChoice(setting, n_passes, score, len(held))
                 fitting.next_pass()
         if best is None:
@@ -215,7 +191,6 @@ class Refit:
         return best
 
     async def fit(self, setting: dict[str, Any], passes: int) -> LiveModel:
-        """Learn all events that count."""
         fitting = Refitter(await self._beginning(setting))
         self._of = max(self._of, self._work + passes)
         for n_passes in range(1, passes + 1):
@@ -234,7 +209,6 @@ class Refit:
         return live
 
     async def _pass(self, fitting: Refitter, stage: str) -> list[bytes]:
-        """Make one pass; return the held-out records."""
         held: list[bytes] = []
         for log_range in self._past.ranges:
             async with contextlib.aclosing(read_events(self._read, log_range)) as reading:

@@ -1,13 +1,5 @@
 """Export and import of a whole model as one file (``abound/state/model_file.py``).
 
-**Export**: the worker makes a snapshot at or past the present offset, so nothing pauses. Its parts are sent
-unchanged.
-
-**Import**: each part is verified on arrival, and the state is built from them to check that it is intact and
-how much memory it takes. Until then other processes see nothing of it. Then the model is created if it does not
-exist, the state is written as a state file, and all replicas adopt it (``abound/replace/adoption.py``). An
-import into a model that has learned instances is refused.
-
 A model created by an import stays, even if the import fails later: another client may have taught it already.
 The catalog and the model's log are separate keys, so no single command can check one and write the other. The
 model is then empty, and the same import can be repeated into it.
@@ -55,34 +47,15 @@ log = structlog.get_logger(__name__)
 
 
 class ExportedModel(NamedTuple):
-    """Model being exported.
-
-    Attributes
-    ----------
-    manifest : StateManifest
-        Manifest of the exported snapshot.
-    size : int
-        Bytes of the file.
-    pieces : async iterator of bytes
-        Ends early, with an error, if a part of the snapshot is deleted or damaged.
-    """
-
     manifest: StateManifest
-    size: int
-    pieces: AsyncIterator[bytes]
+    size: int  # of the file
+    pieces: AsyncIterator[bytes]  # end early, with an error, if a part of the snapshot is deleted or damaged
 
 
 async def export_model(replica: Replica, name: str) -> ExportedModel:
-    """Return a model as one file, at its present offset or a little later.
-
-    Raises
-    ------
-    UnknownModel
-    NotReady
-        No worker is running to make a snapshot.
-    StoreUnavailable
-    """
+    """Return a model as one file, at its present offset or a little later. NotReady if no worker makes a snapshot."""
     keys = replica.model(name).keys
+    # The worker makes a snapshot at or past the present offset, so nothing pauses.
     manifest = await replica.request_snapshot(name)
     head = encode_head(MAGIC, manifest)
 
@@ -99,23 +72,10 @@ async def import_model(
 ) -> Offset:
     """Import a model from a file, creating it if it does not exist; return the offset of its adoption.
 
-    Nothing changes, and other processes see nothing, until the file is complete and valid and its memory is
-    available.
-
-    Raises
-    ------
-    Malformed
-        The file is damaged.
-    InvalidInstance
-        A newer release wrote it, or the name is invalid.
-    TooLarge
-        The file exceeds ``limit`` bytes.
-    MemoryLimitExceeded
-        With this model, all models would exceed the memory limit.
-    Conflict
-        The model has learned; another rebuild of it is running; its active version reads instances in another
-        way; or the maximum number of models exists.
-    ArtifactsUnavailable, NotReady, StoreUnavailable, OutcomeUnknown
+    Nothing changes, and other processes see nothing, until the file is complete and valid and its memory is available.
+    Raises Malformed for a damaged file, InvalidInstance for one of a newer release, MemoryLimitExceeded, and Conflict:
+    the model has learned; another rebuild of it is running; its active version reads instances in another way; or the
+    maximum number of models exists.
     """
     artifacts = replica.artifacts
     if artifacts is None:
@@ -145,6 +105,7 @@ async def _adopt_imported(
     config = manifest.config
     _refuse_read_otherwise(replica, name, config)
     expect(manifest.size)  # reading it takes no more memory than this
+    # Each part is verified on arrival. The state shows that it is intact and how much memory it takes.
     live = await state_image.load(manifest, parts, Limits(), foreign=True)
     expect(live.n_bytes + live.growth_bytes)
     _refuse_taught(replica, name)
@@ -195,7 +156,6 @@ async def _write(
 
 
 def _refuse_taught(replica: Replica, name: str) -> None:
-    """Raise Conflict if a model has learned instances or has registered labels, which the import would replace."""
     with contextlib.suppress(UnknownModel):
         live = replica.model(name).live
         if not live.is_untaught:

@@ -27,20 +27,8 @@ MOST_PART_BYTES = 64 * 2**20
 async def read_model_file(pieces: AsyncIterator[bytes], limit: int) -> tuple[StateManifest, AsyncIterator[bytes]]:
     """Read and check the manifest in a file; return it and an iterator that reads and checks the parts.
 
-    Parameters
-    ----------
-    pieces : async iterator of bytes
-        The file, in pieces of any size.
-    limit : int
-        Most bytes that the parts may have.
-
-    Raises
-    ------
-    Corrupted
-        It is no such file, or it is damaged. The iterator also raises it if anything follows the last part.
-    UnknownApplyVersion
-        Another release wrote it.
-    TooLarge
+    ``limit`` is the most bytes that the parts may have; TooLarge for more. The iterator raises Corrupted, also if
+    anything follows the last part.
     """
     reader = ContainerReader(pieces)
     manifest = parse(await reader.head(MAGIC, "model"), "the head of the file")

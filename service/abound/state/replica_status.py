@@ -27,9 +27,9 @@ STALE_SECONDS = 3600.0
 MARK_SECONDS = 600
 
 SILENT_SECONDS = 20.0
-"""An adoption does not wait for a replica that has been silent for longer.
+"""An adoption does not wait for a replica that is silent for longer.
 
-If that replica is only slow, it halts at the adoption until it has loaded the state.
+If it is only slow, it halts at the adoption until it has loaded the state.
 """
 
 
@@ -55,8 +55,6 @@ class PublishedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkDigest(msgspec.Struct, frozen=True):
-    """Digest of a replica at a mark."""
-
     replica: str
     offset: str
     digest: str
@@ -67,25 +65,21 @@ _marked = msgspec.json.Decoder(MarkDigest)
 
 
 async def publish(store: Store, said: list[tuple[ModelKeys, PublishedStatus]]) -> None:
-    """Publish the status of the models of one replica."""
     await expiring.put_all(
         store, [(keys.key("replicas"), presence.replica, msgspec.json.encode(presence)) for keys, presence in said]
     )
 
 
 async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
-    """Remove the status of a replica that stops."""
     for keys in models:
         await expiring.remove(store, keys.key("replicas"), replica)
 
 
 async def live_replicas(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[PublishedStatus]:
-    """Return the live replicas of a model, by id: those that published within ``seconds``."""
     return [one for one, age in await _published(store, keys) if age <= seconds]
 
 
 async def known_replicas(store: Store, keys: ModelKeys) -> list[PublishedStatus]:
-    """Return all replicas of a model that have not withdrawn, live or silent, by id."""
     return [one for one, _ in await _published(store, keys)]
 
 
@@ -118,13 +112,11 @@ def pid_namespace() -> str:
 
 
 async def _published(store: Store, keys: ModelKeys) -> list[tuple[PublishedStatus, float]]:
-    """Return the published statuses and their ages."""
     found = await expiring.live(store, keys.key("replicas"), STALE_SECONDS)
     return [(_presence.decode(one.payload), one.age) for one in found.values()]
 
 
 async def publish_mark(store: Store, keys: ModelKeys, token: str, replica: str, offset: Offset, digest: str) -> None:
-    """Publish the digest that a replica computed at the mark ``token`` of the log."""
     key = keys.key(f"marks:{token}")
     with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:

@@ -47,26 +47,20 @@ from abound_core.model.entry_application import EntryApplication
 from abound_core.model.live_model import STATE_GROUP, LiveModel
 from abound_core.types import Offset
 
-LARGE_ENTRY = 2**20
-"""Bytes of an entry above which a thread checks and decodes it."""
+LARGE_ENTRY = 2**20  # bytes of an entry above which a thread checks and decodes it
 
-SLICE_BYTES = 2**16
-"""Bytes of records that are applied before other tasks get a turn."""
+SLICE_BYTES = 2**16  # of records that are applied before other tasks get a turn
 
 REPLAY_SLICE = 1024
 
 
 class AppliedEntry(NamedTuple):
-    """An applied entry, the offset of its last event, and the outcome of its records (None if it has none)."""
-
     entry: Entry
-    offset: Offset
-    applying: EntryApplication | None
+    offset: Offset  # of its last event
+    applying: EntryApplication | None  # None if it has no records
 
 
 class VersionInfo(NamedTuple):
-    """Digest and size of a loaded version."""
-
     digest: str
     n_bytes: int
 
@@ -91,7 +85,6 @@ class VersionNotLoaded(Exception):
 
 
 def new_secret() -> tuple[int, int]:
-    """Return a random secret for the key tables of this process."""
     return secrets.randbits(64), secrets.randbits(64)
 
 
@@ -121,7 +114,6 @@ async def learn(
 
 
 async def configure(live: LiveModel, event: ConfigureEvent) -> None:
-    """Apply a change of the configuration; raise Corrupted when the result is invalid."""
     try:
         await kernel_compiler.wait_until_loaded(live.configured(event.changes))
         live.configure(event.changes)
@@ -130,37 +122,25 @@ async def configure(live: LiveModel, event: ConfigureEvent) -> None:
 
 
 async def enlarge(live: LiveModel) -> None:
-    """Build larger tables in another thread. Nothing may change the state meanwhile."""
+    """Build larger tables in a thread. Nothing may change the state meanwhile."""
     live.replace_tables(await asyncio.to_thread(live.enlarged))
 
 
 class StandbyState:
-    """A state that is loaded to replace the live state of a model. ``abound/history/replay.py`` loads it.
+    """A state that is loaded to replace the live state of a model. ``abound/history/replay.py`` loads it."""
 
-    Attributes
-    ----------
-    model : ReplicatedModel
-    index, digest : str
-    live : LiveModel
-        Set when the state file is loaded.
-    offset : Offset
-        Of the last applied entry.
-    attached : bool
-        It is as far as the live state, and the model applies each entry to both.
-    """
-
-    live: LiveModel
+    live: LiveModel  # set when the state file is loaded
 
     def __init__(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
         self.model = model
         self.index = event.index
         self.digest = event.digest
-        self.offset = Offset.parse(event.after)
-        self.attached = False
+        self.offset = Offset.parse(event.after)  # of the last applied entry
+        self.attached = False  # as far as the live state: the model applies each entry to both
 
     @property
     def n_bytes(self) -> int:
-        """Return its memory in bytes; until it is loaded, that of the live state as an estimate."""
+        """Until it is loaded, that of the live state as an estimate."""
         return getattr(self, "live", self.model.live).n_bytes
 
     async def apply(self, event: Event, at: Offset) -> None:
@@ -177,12 +157,8 @@ class ReplicatedModel:
 
     Attributes
     ----------
-    keys : ModelKeys
-    log_key : bytes
-        ``keys.log``, computed once.
     live : LiveModel
         Safe to read between two ``await``; only ``apply`` changes it.
-    position : Position
     failure : str or None
         Why the model has stopped permanently.
     halted : str or None
@@ -195,15 +171,10 @@ class ReplicatedModel:
         It has caught up with the log once and its state is trusted.
     lag : int or None
         Entries behind the log, as last measured.
-    trim : Trim
-        The part trimmed off the log, as far as this replica knows.
-    digest, digest_offset : the newest computed digest, and its offset
     n_classified : int
         Instances classified since the metrics were last updated.
     appender : Appender or None
         None where nothing is appended, as in a rebuild.
-    standby : StandbyState or None
-        The state that may be adopted next.
     versions : dict of VersionInfo by id, or None
         The versions that are loaded to rank by; None if this model serves no requests.
     """
@@ -237,58 +208,44 @@ class ReplicatedModel:
 
     @property
     def name(self) -> str:
-        """Return the model's name."""
         return self.keys.name
 
     @property
     def incarnation(self) -> str:
-        """Return the id of the catalog entry that created the model."""
         return self.keys.incarnation
 
     @property
     def offset(self) -> Offset:
-        """Return the offset of the last applied event, START without one."""
         return self.position.offset
 
     @property
     def log_bytes(self) -> int:
-        """Return the size of the log since its beginning, as far as applied."""
         return self.position.log_bytes
 
     @property
     def held_log_bytes(self) -> int:
-        """Return the size of the log without the trimmed part."""
         held = self.position.log_bytes - self.trim.log_bytes
         return held if held > 0 else 0
 
     @property
     def prepared_state(self) -> str | None:
-        """Return the state file that the next entry can adopt."""
         return self.standby.index if self.standby is not None and self.standby.attached else None
 
     @property
     def n_standby_bytes(self) -> int:
-        """Return the memory of the standby state in bytes, counted from the start of its loading."""
         return self.standby.n_bytes if self.standby is not None else 0
 
     @property
     def n_loaded_bytes(self) -> int:
-        """Return the size of the loaded versions in bytes."""
         return sum([loaded.n_bytes for loaded in (self.versions or {}).values()])
 
     def check_ready(self) -> None:
-        """Raise NotReady, with the reason and the lag, while the state must not be used.
-
-        A model is not ready while it is being loaded, while it is halted, and after it has failed.
-        """
+        """Raise NotReady, with the reason and the lag, while the model is being loaded, is halted, or has failed."""
         if not self.ready:
             raise NotReady(self.failure or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
 
     def check_serving(self, serving: ServingState | None = None) -> None:
-        """Raise VersionNotLoaded when this model serves requests and the active version is not loaded.
-
-        ``serving`` is the serving state to check, by default the current one.
-        """
+        """Raise VersionNotLoaded when this model serves requests and the active version is not loaded."""
         serving = serving or self.live.serving
         if self.versions is not None and not serving.is_live:
             loaded = self.versions.get(serving.version)
@@ -296,34 +253,25 @@ class ReplicatedModel:
                 raise VersionNotLoaded(serving.version, serving.digest, Offset.parse(serving.at))
 
     def reset(self) -> None:
-        """Replace the state with the empty one at the start of the log."""
         self.restore(LiveModel(self._config, new_secret(), self.limits), AT_START)
 
     def restore(self, live: LiveModel, position: Position) -> None:
-        """Replace the state with a loaded one. Drop the standby state, which may come from another log."""
         self.live = live
         self.position = position
-        self.standby = None
+        self.standby = None  # it may come from another log
         self.digest = self.digest_offset = None
         self._wake()
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Pause applying for the duration of the context. No entry is half applied then."""
-        async with self._turn:
+        async with self._turn:  # no entry is half applied then
             yield
 
     async def apply(self, element: Element) -> AppliedEntry:
         """Apply the next entry of the log, in slices; other tasks run between slices.
 
-        Raises
-        ------
-        StandbyMissing
-            It adopts a state that is not loaded. Nothing was applied.
-        VersionNotLoaded
-            It activates a version that is not loaded, and the model is ready. Nothing was applied.
-        Corrupted, UnknownApplyVersion
-            It cannot be applied. The model keeps its state, and ``failure`` holds the reason from now on.
+        After StandbyMissing and VersionNotLoaded nothing was applied, and the entry can be tried again. After Corrupted
+        and UnknownApplyVersion the model keeps its state, and ``failure`` holds the reason from now on.
         """
         entry_id, fields = element
         try:
@@ -388,11 +336,9 @@ class ReplicatedModel:
 
     @property
     def has_waiting_entry(self) -> bool:
-        """Return whether an entry waits to be applied."""
         return self._n_wanting > 0
 
     async def wait_entry_complete(self) -> None:
-        """Wait until no entry is half applied."""
         async with self._turn:
             pass
 
@@ -414,7 +360,6 @@ class ReplicatedModel:
             return self.digest
 
     async def wait_for(self, offset: Offset) -> None:
-        """Wait until the event at ``offset`` is applied."""
         if self.offset >= offset:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -22,15 +22,13 @@ from abound.tasks import wait_until
 from abound_core.errors import NotReady
 from abound_core.types import Offset
 
-WORKERS_KEY = b"abound:workers"
-"""Expiring records (``abound/store/expiring.py``): id of a worker -> JSON list of the kinds of jobs that it runs."""
+WORKERS_KEY = b"abound:workers"  # expiring records: id of a worker -> JSON list of the kinds of jobs that it runs
 
 WORKER_FRESH_SECONDS = 10.0
 POLL_SECONDS = 0.1
 
 
 async def live_workers(store: Store) -> dict[str, list[str]]:
-    """Return the kinds of jobs of each live worker, by its id. Raises StoreUnavailable."""
     found = await expiring.live(store, WORKERS_KEY, WORKER_FRESH_SECONDS)
     return {name: msgspec.json.decode(one.payload, type=list[str]) for name, one in found.items()}
 
@@ -38,11 +36,7 @@ async def live_workers(store: Store) -> dict[str, list[str]]:
 async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> StateManifest:  # noqa: ASYNC109
     """Request a snapshot at ``offset`` or past it and wait until it exists.
 
-    Raises
-    ------
-    NotReady
-        No worker is running, or it has not made the snapshot within ``timeout`` seconds; it may still do so.
-    StoreUnavailable
+    Raises NotReady if no worker is running, or it has not made the snapshot in ``timeout`` seconds; it may still do so.
     """
     if not await live_workers(store):
         raise NotReady("no worker is running to make a snapshot: start one with `abound worker`", retry_after=5.0)
@@ -88,7 +82,6 @@ async def why_due(store: Store, keys: ModelKeys, newest: StateManifest | None, p
 
 
 def _requested(text: bytes | None) -> Offset | None:
-    """Return the offset that a requested snapshot must have reached; None if no snapshot is requested."""
     try:
         return Offset.parse(text.decode()) if text else None
     except ValueError:

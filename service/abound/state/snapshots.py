@@ -4,16 +4,8 @@
     ...:snapshot:<id>:manifest          JSON: position in the log, shapes, the checksum of each part and its own
     ...:snapshot:<id>:<i>               part i of the state's arrays, which are concatenated
 
-Writing:
-
-1. Write the parts.
-2. Write the manifest.
-3. In one script, under the lease of the model: add the id to the list and remove those beyond the newest ``keep``.
-4. Delete the manifests of the removed ones, then their parts.
-
-If a part or the manifest cannot be written, the writer deletes what it has written. A process that dies leaves keys
-that nothing points to, never a pointer to half a snapshot. The worker deletes such keys before it makes the next
-snapshot of the model.
+A process that dies leaves keys that nothing points to, never a pointer to half a snapshot. The worker deletes such keys
+before it makes the next snapshot of the model.
 
 Loading takes the newest good one. It checks the format, the model, every checksum including the manifest's own, the
 snapshot's entry in the log, and finally the digest of the loaded state. A damaged snapshot is skipped with a warning.
@@ -78,7 +70,6 @@ class SnapshotParams:
 
 
 def file_key(keys: ModelKeys, name: str, file: str | int) -> bytes:
-    """Return the key of a file of a snapshot: the manifest, or a part."""
     return keys.key(f"snapshot:{name}:{file}")
 
 
@@ -87,14 +78,8 @@ async def write(
 ) -> StateManifest:
     """Write a snapshot of a model. Nothing may be applied to the model meanwhile.
 
-    ``between`` is awaited before each step. An exception from it ends the writing. If a part or the manifest cannot be
-    written, the parts are deleted.
-
-    Raises
-    ------
-    LeaseLost
-        Another process has taken over the model; nothing points to what was written.
-    StoreUnavailable
+    ``between`` is awaited before each step. An exception from it ends the writing. After LeaseLost nothing points to
+    what was written.
     """
     keys, position = model.keys, model.position
     name = f"{position.offset}-{secrets.token_hex(4)}"
@@ -115,9 +100,11 @@ async def write(
             with contextlib.suppress(StoreUnavailable), store_errors():
                 await store.client.unlink(*written)
         raise
+    # In one script, under the lease: add the id to the list and remove those beyond the newest ``keep``.
     old = _newest_first([name, *await ids(store, keys)])[params.keep :]
     pointer = keys.key("snapshots")
     await lease.swap([("RPUSH", pointer, name), *(("LREM", pointer, 0, other) for other in old)])
+    # Manifest first: without it nothing reads the parts.
     for other in old:
         await _drop(store, keys, other)
     return manifest
@@ -131,7 +118,7 @@ async def ids(store: Store, keys: ModelKeys) -> list[str]:
 
 
 def offset_in(name: str) -> Offset:
-    """Return the offset in a snapshot's id; START if there is none, so that such a snapshot sorts as the oldest."""
+    """Return the offset in a snapshot's id; START without one, so that such a snapshot sorts as the oldest."""
     try:
         return Offset.parse(name.rpartition("-")[0])
     except ValueError:
@@ -139,7 +126,6 @@ def offset_in(name: str) -> Offset:
 
 
 async def read_manifests(store: Store, keys: ModelKeys) -> list[StateManifest]:
-    """Return the readable manifests of a model's snapshots, newest first."""
     good = []
     for name in await ids(store, keys):
         try:
@@ -150,7 +136,7 @@ async def read_manifests(store: Store, keys: ModelKeys) -> list[StateManifest]:
 
 
 async def newest(store: Store, keys: ModelKeys, known: StateManifest | None = None) -> StateManifest | None:
-    """Return the newest readable manifest; None if there is none. If it is ``known``, it is not read again."""
+    """Return the newest readable manifest. If it is ``known``, it is not read again."""
     for name in await ids(store, keys):
         if known is not None and known.id == name:
             return known
@@ -160,20 +146,10 @@ async def newest(store: Store, keys: ModelKeys, known: StateManifest | None = No
 
 
 async def read_manifest(store: Store, keys: ModelKeys, name: str) -> StateManifest:
-    """Read the manifest of a snapshot.
-
-    Raises
-    ------
-    UnknownSnapshot
-        There is no snapshot with this id.
-    Corrupted, UnknownApplyVersion
-        It cannot be read, has another format or belongs to another model.
-    """
     return state_image.parse_own(await _get(store, keys, name, MANIFEST), "its manifest", keys, name)
 
 
 def read_parts(store: Store, keys: ModelKeys, manifest: StateManifest) -> AsyncIterator[bytes]:
-    """Yield the parts of a snapshot in order. Raises StoreUnavailable, and Corrupted if one is missing or damaged."""
     return state_image.read_parts(partial(_get, store, keys, manifest.id), manifest)
 
 
@@ -184,12 +160,10 @@ async def load(
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
 ) -> LiveModel:
-    """Load the state of a snapshot. Raises Corrupted if a part is missing, and what ``state_image.load`` raises."""
     return await state_image.load(manifest, read_parts(store, keys, manifest), limits, progress)
 
 
 async def delete_incarnation(store: Store, keys: ModelKeys) -> None:
-    """Delete all keys of an incarnation from the store, for a deleted model."""
     with store_errors():
         async for key in store.client.scan_iter(match=keys.pattern, count=1000):
             await store.client.unlink(key)
@@ -211,7 +185,6 @@ async def unlisted_keys(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]
 
 
 async def drop_unlisted(store: Store, keys: ModelKeys, lease: Lease) -> None:
-    """Delete the keys of snapshots that the list does not have. Raises LeaseLost, StoreUnavailable."""
     found = await unlisted_keys(store, keys)
     await lease.swap(("UNLINK", key) for some in found.values() for key in some)
 
@@ -231,7 +204,6 @@ async def _get(store: Store, keys: ModelKeys, name: str, file: str) -> bytes:
 
 
 async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
-    """Delete a snapshot that was removed from the list."""
     try:
         n_parts = len((await read_manifest(store, keys, name)).parts)
     except (Corrupted, UnknownApplyVersion, UnknownSnapshot):

@@ -27,12 +27,10 @@ PART_BYTES = 8 * 2**20
 
 
 def folder(keys: ModelKeys) -> str:
-    """Return the folder of a model's state files in the artifact store."""
     return f"{keys.name}/{keys.incarnation}/index"
 
 
 def new_id() -> str:
-    """Return a new random id."""
     return secrets.token_hex(8)
 
 
@@ -48,7 +46,6 @@ async def write(
     """Write the state of a model as a state file. Nothing may change the model meanwhile.
 
     ``between`` is awaited before each step. An exception from it ends the writing and deletes what was written.
-    ``name`` is an id from ``new_id``. Raises ArtifactsUnavailable if the file cannot be written.
     """
     name = name or new_id()
 
@@ -64,16 +61,6 @@ async def write(
 
 
 async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> StateManifest:
-    """Read the manifest of a state file.
-
-    Raises
-    ------
-    UnknownArtifact
-        There is no such state file.
-    Corrupted, UnknownApplyVersion
-        It cannot be read, is of another release or of another model.
-    ArtifactsUnavailable
-    """
     packed = await artifacts.get(file_name(keys, name, MANIFEST))
     return state_image.parse_own(packed, f"the manifest of the state file {name}", keys, name)
 
@@ -86,14 +73,6 @@ async def load(
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
 ) -> LiveModel:
-    """Load the state in a state file.
-
-    Raises
-    ------
-    Corrupted, UnknownApplyVersion, UnknownArtifact
-        It is missing or damaged, or has another digest.
-    ArtifactsUnavailable
-    """
     if artifacts is None:
         raise ArtifactsUnavailable("no artifact store is set; set ABOUND_ARTIFACTS_URL")
     manifest = await read_manifest(artifacts, keys, name)
@@ -106,7 +85,7 @@ async def load(
 
 
 async def check(artifacts: ArtifactStore, keys: ModelKeys, manifest: StateManifest) -> None:
-    """Read a state file again. Raise Corrupted, UnknownArtifact or ArtifactsUnavailable unless it is intact."""
+    """Read a state file again; raise Corrupted unless it is intact."""
     if await read_manifest(artifacts, keys, manifest.id) != manifest:
         raise Corrupted(f"the manifest of the state file {manifest.id} differs from the one that was written")
     async for _ in _read_parts(artifacts, keys, manifest):
@@ -114,7 +93,6 @@ async def check(artifacts: ArtifactStore, keys: ModelKeys, manifest: StateManife
 
 
 async def delete(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> None:
-    """Delete a state file, its manifest first."""
     await artifacts.delete(file_name(keys, name, MANIFEST))
     await artifacts.clear(f"{folder(keys)}/{name}")
 
@@ -135,7 +113,6 @@ async def sizes(artifacts: ArtifactStore, keys: ModelKeys) -> dict[str, int]:
 
 
 def file_name(keys: ModelKeys, name: str, file: str) -> str:
-    """Return the artifact name of a file of a state file: the manifest, or a part."""
     return f"{folder(keys)}/{name}/{file}"
 
 

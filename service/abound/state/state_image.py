@@ -36,63 +36,39 @@ MANIFEST = "manifest"
 
 
 class ArrayShape(msgspec.Struct, frozen=True):
-    """Name, little-endian dtype and shape of an array."""
-
     name: str
-    dtype: str
+    dtype: str  # little-endian
     shape: list[int]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Size and BLAKE2b-128 of a part."""
-
     size: int
-    checksum: str
+    checksum: str  # BLAKE2b-128
 
 
 class StateManifest(StoredPosition, frozen=True, kw_only=True):
-    """Describes a state image. In a state file the fields of the position are empty but for the offset.
-
-    Attributes
-    ----------
-    id : str
-    format, apply_version : int
-    model, incarnation : str
-    digest : str
-        Digest of the state.
-    created : int
-        Milliseconds of the store's clock; 0 in a state file.
-    recipe : dict
-        How a state file was made: ``method`` and its arguments, as plain JSON values. Empty in a snapshot.
-    state : dict
-        The state apart from its arrays.
-    arrays : list of ArrayShape
-    parts : list of Part
-    checksum : str
-        BLAKE2b-128 of all other fields; see ``seal``.
-    """
+    """Describes a state image. In a state file the fields of the position are empty but for the offset."""
 
     id: str
     format: int
     apply_version: int
     model: str
     incarnation: str
-    digest: str
-    created: int
+    digest: str  # of the state
+    created: int  # milliseconds of the store's clock; 0 in a state file
+    # How a state file was made: ``method`` and its arguments, as plain JSON values. Empty in a snapshot.
     recipe: dict[str, Any]
-    state: dict[str, Any]
+    state: dict[str, Any]  # apart from its arrays
     arrays: list[ArrayShape]
     parts: list[Part]
-    checksum: str = ""
+    checksum: str = ""  # of all other fields; see ``seal``
 
     @property
     def size(self) -> int:
-        """Return the bytes of all parts."""
         return sum(part.size for part in self.parts)
 
     @property
     def config(self) -> ModelConfig:
-        """Return the configuration of the model; Corrupted if it is missing or invalid."""
         try:
             return ModelConfig.from_stored(self.state["config"])
         except (KeyError, TypeError, AttributeError, InvalidInstance) as error:
@@ -113,12 +89,7 @@ async def write(
 ) -> StateManifest:
     """Write the state of a model as the image ``name``. Nothing may change the model meanwhile.
 
-    Parameters
-    ----------
-    put : async callable
-        Writes a file of the image, given its name and bytes.
-    between : async callable
-        Awaited before each step. An exception from it ends the writing.
+    ``put`` writes a file of the image. ``between`` is awaited before each step; an exception from it ends the writing.
     """
     for _ in live.digest_steps():
         await asyncio.sleep(0)
@@ -150,10 +121,7 @@ async def write(
 
 
 def parse(packed: bytes, what: str) -> StateManifest:
-    """Decode a manifest, named ``what`` in messages.
-
-    Raises Corrupted, and UnknownApplyVersion if another release wrote it.
-    """
+    """Decode a manifest, named ``what`` in messages."""
     manifest = read_sealed(StateManifest, packed, what, format=STATE_FORMAT, apply_version=APPLY_VERSION)
     with decoding(what):
         _ = manifest.position
@@ -161,7 +129,6 @@ def parse(packed: bytes, what: str) -> StateManifest:
 
 
 def parse_own(packed: bytes, what: str, keys: ModelKeys, name: str) -> StateManifest:
-    """Decode the manifest of the image ``name`` of a model; see ``parse``."""
     manifest = parse(packed, what)
     if (manifest.model, manifest.incarnation, manifest.id) != (keys.name, keys.incarnation, name):
         raise Corrupted(f"{what} belongs to {manifest.id} of {manifest.model} {manifest.incarnation}")
@@ -169,7 +136,6 @@ def parse_own(packed: bytes, what: str, keys: ModelKeys, name: str) -> StateMani
 
 
 async def read_parts(get: Callable[[str], Awaitable[bytes]], manifest: StateManifest) -> AsyncIterator[bytes]:
-    """Yield the parts, which ``get`` reads by their names, in order. Raises Corrupted if one is damaged."""
     for i, expected in enumerate(manifest.parts):
         part = await get(str(i))
         if len(part) != expected.size or await asyncio.to_thread(checksum_of, part) != expected.checksum:
@@ -185,13 +151,7 @@ async def load(
     *,
     foreign: bool = False,
 ) -> LiveModel:
-    """Return the model in the parts of an image; ``foreign``: of an imported one, whose counts must leave room.
-
-    Raises
-    ------
-    Corrupted
-        The parts are not the arrays that the manifest describes, or the state has another digest.
-    """
+    """Return the model in the parts of an image; ``foreign``: of an imported one, whose counts must leave room."""
     sizes = _sizes(manifest)
     size = sum(sizes)
     filled = [bytearray() for _ in sizes]  # grow as bytes arrive: a wrong size allocates no memory
@@ -227,7 +187,6 @@ async def load(
 
 
 def shapes_of(arrays: dict[str, npt.NDArray[Any]]) -> list[ArrayShape]:
-    """Return the names, dtypes and shapes that split the bytes into arrays again."""
     return [ArrayShape(name, array.dtype.newbyteorder("<").str, list(array.shape)) for name, array in arrays.items()]
 
 

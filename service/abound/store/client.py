@@ -106,17 +106,15 @@ class Store:
         self.client: Any = redis.asyncio.Redis.from_pool(pool)
 
     async def open_connection(self, purpose: str, on_lost: Any = None) -> StoreConnection:
-        """Open a dedicated connection for ``purpose``; raise StoreUnavailable when that fails."""
         return await StoreConnection.open(self.address, f"abound-{purpose}", self.params.connect_seconds, on_lost)
 
     async def now(self) -> float:
-        """Return the store's clock, in seconds since 1970. Raises StoreUnavailable."""
+        """Return the store's clock, in seconds since 1970."""
         with store_errors():
             seconds, microseconds = await self.client.time()
         return float(seconds + microseconds / 1e6)
 
     async def server_info(self) -> ServerInfo:
-        """Query the server info. Raise StoreUnavailable when the store does not answer."""
         with store_errors():
             async with self.client.pipeline(transaction=False) as pipe:
                 for section in SECTIONS:
@@ -130,14 +128,7 @@ class Store:
         return build_server_info(*answers)
 
     async def check(self) -> ServerInfo:
-        """Wait for the store, a bounded time, and refuse one that would lose the log.
-
-        Raises
-        ------
-        CannotStart
-            The store does not answer, is too old, has no complete append-only file or evicts keys. The text says
-            how to fix it.
-        """
+        """Wait for the store, a bounded time; raise CannotStart for one that would lose the log."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.params.start_seconds
         told = 0.0
@@ -160,15 +151,12 @@ class Store:
             await asyncio.sleep(0.1)
 
     async def close(self) -> None:
-        """Close the connections of the client. Connections from ``open_connection`` belong to their callers."""
+        """Close all connections but those from ``open_connection``: they belong to their callers."""
         await self.client.aclose()
 
 
 async def fetch_server_info(connection: StoreConnection, seconds: float) -> ServerInfo:
-    """Query the server info over a given connection, since another connection may lead to another server.
-
-    Raise StoreUnavailable when the connection is lost meanwhile or the server refuses.
-    """
+    """Query the server info over a given connection, since another connection may lead to another server."""
     asked = [connection.call("INFO", section, seconds=seconds) for section in SECTIONS]
     asked.append(connection.call("CONFIG", "GET", FSYNC_PATTERN, seconds=seconds))
     *sections, config = await asyncio.gather(*asked, return_exceptions=True)

@@ -1,12 +1,7 @@
-"""Commands that confirm, right behind an append, a level of durability above ``log``.
+"""Commands that confirm, right behind an append and in the same write, a level of durability above ``log``.
 
 The server info (``ServerInfo``) is at most a second old. It decides which levels a request can ask for, and
-whether anything is appended at all. The commands go out in the same write as the append:
-
-    CONFIG GET    where every write is synced before its reply: whether that is still so
-    WAITAOF       where it is the command that confirms an fsync, and while the append-only file is being rewritten:
-                  a crash during the first rewrite of a file would lose what is appended
-    WAIT          for ``replica``: until a store replica has the event
+whether anything is appended at all.
 """
 
 from __future__ import annotations
@@ -34,8 +29,11 @@ def confirmation_commands(info: ServerInfo, level: int, seconds: float) -> list[
     if level == 0:
         return []
     milliseconds = int(seconds * 1000)
+    # Where every write is synced before its reply: whether that is still so.
     commands: list[Words] = [*FSYNC_QUERIES] if info.syncs_writes else []
     has_waitaof = info.waitaof or (info.syncs_writes and info.version >= WAITAOF_COMMAND_VERSION)
+    # Where it is the command that confirms an fsync, and while the append-only file is being rewritten: a crash during
+    # the first rewrite of a file would lose what is appended.
     if has_waitaof and not info.confirms_fsync:
         commands.append(("WAITAOF", 1, 0, milliseconds))
     if LEVELS[level] == "replica":

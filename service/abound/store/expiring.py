@@ -3,7 +3,6 @@
     a hash    name -> seconds since 1970 of the last renewal, a space, and the payload
 
 All times come from the store's clock. When it is set back, records lie in the future; a reader then dates them now.
-A live owner renews its record, and that of a dead owner expires.
 """
 
 from __future__ import annotations
@@ -21,19 +20,15 @@ MAX_AHEAD_SECONDS = 1.0
 
 
 class ExpiringRecord(NamedTuple):
-    """A record that has not expired, and the seconds since its last renewal."""
-
     payload: bytes
-    age: float
+    age: float  # seconds since the last renewal
 
 
 async def put(store: Store, key: bytes, name: str, payload: bytes = b"") -> None:
-    """Write or renew a record."""
     await put_all(store, [(key, name, payload)])
 
 
 async def put_all(store: Store, records: Iterable[tuple[bytes, str, bytes]]) -> None:
-    """Write or renew records, given as key, name and payload."""
     now = await store.now()
     with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
@@ -43,7 +38,6 @@ async def put_all(store: Store, records: Iterable[tuple[bytes, str, bytes]]) -> 
 
 
 async def remove(store: Store, key: bytes, *names: str) -> None:
-    """Remove records."""
     with store_errors():
         await store.client.hdel(key, *names)
 
@@ -87,5 +81,4 @@ async def hold(store: Store, key: bytes, name: str, payload: bytes, every: float
 
 
 def pack(at: float, payload: bytes) -> bytes:
-    """Return the value of a field."""
     return b"%.6f %b" % (at, payload)

@@ -46,8 +46,7 @@ _BUSY = {
 
 T = TypeVar("T")
 
-Command = tuple[bytes | str | int, ...]
-"""The words of a command; the second word is its key."""
+Command = tuple[bytes | str | int, ...]  # the second word is its key
 
 # A store that is out of memory rejects a script at its first command that needs memory, unless the script has written
 # before. PERSIST changes nothing here but counts as a write: a trim and its pointers, which free memory, must succeed.
@@ -101,8 +100,6 @@ return at
 
 
 class LeaseLost(Conflict):
-    """Another process has acquired the lease."""
-
     def __init__(self) -> None:
         super().__init__("this took too long, and another process has begun meanwhile; try again")
 
@@ -110,11 +107,7 @@ class LeaseLost(Conflict):
 class Lease:
     """An acquired lease; ``acquire`` creates it.
 
-    Attributes
-    ----------
-    token : bytes
-    lost : bool
-        Another process is known to have acquired it. False proves nothing: only ``swap`` does.
+    ``lost`` means that another process is known to have acquired it. False proves nothing: only ``swap`` does.
     """
 
     def __init__(self, store: Store, keys: ModelKeys, token: bytes, seconds: float, purpose: str) -> None:
@@ -129,18 +122,12 @@ class Lease:
 
     @property
     def fence(self) -> bytes:
-        """Return the key of the newest token."""
         return _names(self.keys, self.purpose)[1]
 
     async def swap(self, commands: Iterable[Command]) -> None:
-        """Execute commands on keys of the model atomically, unless another process has acquired the lease.
+        """Execute commands on keys of the model atomically; LeaseLost, and none, if another process has the lease.
 
-        Raises
-        ------
-        LeaseLost
-            No command was executed.
-        StoreUnavailable
-            Either none or all were executed.
+        StoreUnavailable leaves open whether all or none were executed.
         """
         words: list[Any] = [self.token]
         keys = [self.fence]
@@ -157,22 +144,11 @@ class Lease:
     ) -> Offset:
         """Append an encoded entry to the log of the model, unless another process has acquired the lease.
 
-        Parameters
-        ----------
-        after : Offset
-            Entry that the log must still have, unless it is START.
-        record : str
-            Hash of the model in which ``fields``, and the id of the entry as ``at``, are set by the same script. A
-            retry with the same first field appends nothing; it returns the offset of the first entry.
+        The script also sets ``fields``, and the id of the entry as ``at``, in the hash ``record`` of the model. A retry
+        with the same first field appends nothing; it returns the offset of the first entry.
 
-        Raises
-        ------
-        LeaseLost
-            Nothing was appended.
-        Conflict
-            Nothing was appended, because the store has lost the entry ``after``.
-        StoreUnavailable
-            The entry may or may not have been appended.
+        Raises LeaseLost or, if the store has lost the entry ``after``, Conflict: nothing was appended. After
+        StoreUnavailable the entry may or may not have been appended.
         """
         names = (self.fence, self.keys.log, self.keys.key(record))
         words = (self.token, *entry, after.entry, *(word for field in fields.items() for word in field))
@@ -196,7 +172,6 @@ class Lease:
                 self._lose()
 
     async def release(self) -> None:
-        """Release the lease at once. A lost lease is not touched."""
         await self._run(_RELEASE)
 
     def _lose(self) -> NoReturn:
@@ -220,20 +195,8 @@ async def acquire(
 ) -> AsyncIterator[Lease]:
     """Acquire the lease of a model and renew it for the duration of the context.
 
-    Parameters
-    ----------
-    seconds : float or None
-        How long it lasts after its holder has died; None: ``LEASE_SECONDS``.
-    wait_seconds : float
-        Longest wait for another process to release it.
-    waiting : async callable
-        Awaited repeatedly meanwhile.
-
-    Raises
-    ------
-    Conflict
-        Another process holds it.
-    StoreUnavailable
+    It lasts for ``seconds`` (None: ``LEASE_SECONDS``) after its holder has died. Raises Conflict if another process
+    holds it for longer than ``wait_seconds``; ``waiting`` is awaited repeatedly meanwhile.
     """
     seconds = LEASE_SECONDS if seconds is None else seconds
     milliseconds = int(seconds * 1000)

@@ -26,13 +26,12 @@ Reply = Any
 TICK = 0.25
 
 PING_SECONDS = 15.0
-"""A connection that sent no command for this long sends a ``PING``, because many stores close idle connections. The
-connection counts as lost if the reply takes as long.
+"""An idle connection sends a ``PING`` after this long, because many stores close idle ones. It counts as lost if the
+reply takes as long.
 """
 
 
 def pack_command(words: tuple[str | bytes | int, ...]) -> bytes:
-    """Return a command as bytes for the wire."""
     command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
     return command
 
@@ -43,16 +42,9 @@ class ConnectionLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Location and credentials of the store. Never log the fields: ``str`` leaves the password out.
+    """Location and credentials of the store. Never log the fields: ``str`` leaves the password out."""
 
-    Attributes
-    ----------
-    path : str or None
-        Path of a unix socket; None to connect to ``host`` and ``port``.
-    tls : ssl.SSLContext or None
-    """
-
-    path: str | None
+    path: str | None  # of a unix socket; None: ``host`` and ``port``
     host: str
     port: int
     database: int
@@ -104,13 +96,7 @@ class StoreConnection(asyncio.Protocol):
     async def open(
         cls, address: Address, name: str, seconds: float, on_lost: Callable[[], None] | None = None
     ) -> StoreConnection:
-        """Connect, sign in and name the connection.
-
-        Raises
-        ------
-        StoreUnavailable
-            The store does not answer within ``seconds``, or rejects the credentials.
-        """
+        """Connect, sign in and name the connection. Raises StoreUnavailable, also for rejected credentials."""
         loop = asyncio.get_running_loop()
         connection = cls(on_lost)
         try:
@@ -192,7 +178,6 @@ class StoreConnection(asyncio.Protocol):
         return future
 
     def close(self) -> None:
-        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
             self._end()
@@ -200,12 +185,10 @@ class StoreConnection(asyncio.Protocol):
     # callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         self._transport = transport  # type: ignore[assignment]
         self._ticker = self._loop.call_later(TICK, self._tick)
 
     def data_received(self, data: bytes) -> None:
-        """Pass each complete reply to the oldest waiting command."""
         try:
             self._reader.feed(data)
             reply = self._reader.gets()
@@ -219,7 +202,6 @@ class StoreConnection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail every command that has no reply."""
         self._cause = self._cause or exc
         self._end()
 

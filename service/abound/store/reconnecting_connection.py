@@ -26,27 +26,14 @@ INFO_SECONDS = 1.0
 
 
 async def _accept_every_server(connection: StoreConnection, seconds: float) -> bool:
-    """Accept every server."""
     return True
 
 
 class ReconnectingConnection:
-    """Keeps one connection open.
+    """Keeps one connection open: ``raw``, None from the moment it is lost, with its newest server info ``info``.
 
-    Parameters
-    ----------
-    wait_seconds : float
-        Longest time for which other commands on the connection keep the store from answering.
-    knows : async callable
-        Return whether the server at the other end of a connection may be appended to; receives the seconds to wait
-        for a reply. A connection that it rejects is closed.
-
-    Attributes
-    ----------
-    raw : StoreConnection or None
-        The open connection; None from the moment it is lost.
-    info : ServerInfo or None
-        Newest server info; None before the first connection.
+    A reply may take ``wait_seconds`` longer, because of other commands on the connection. ``knows`` receives the
+    seconds to wait for a reply, and returns whether the server may be appended to; the connection is closed if not.
     """
 
     def __init__(
@@ -67,15 +54,12 @@ class ReconnectingConnection:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to keep a connection open."""
         self._task = self._task or asyncio.create_task(self._keep_open(), name=f"connection {self._purpose}")
 
     async def wait_open(self) -> None:
-        """Wait until a connection is open."""
         await self._opened.wait()
 
     async def stop(self) -> None:
-        """Close the connection and stop reconnecting."""
         if self._task is not None:
             await cancel_and_wait(self._task)
         connection, self.raw = self.raw, None
@@ -111,7 +95,6 @@ class ReconnectingConnection:
             raise
 
     async def _refresh_info(self, connection: StoreConnection) -> None:
-        """Refresh the server info every second until the connection is lost."""
         while not await wait_for_event(self._lost, INFO_SECONDS):
             with contextlib.suppress(StoreUnavailable):
                 self.info = await fetch_server_info(connection, self._patience)

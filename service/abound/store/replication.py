@@ -25,12 +25,8 @@ REPLICATION_SECONDS = 120.0
 async def is_replicated(store: Store, least: int | None = None) -> bool:
     """Return whether the store replicas have received all writes of all clients so far; True when none is connected.
 
-    Raises StoreUnavailable. Takes at most ``REPLY_SECONDS`` when the answer is False.
-
-    Parameters
-    ----------
-    least : int or None
-        Number of store replicas that suffices. None: all connected ones, including those that are still loading.
+    ``least`` replicas suffice; by default all connected ones are needed, also those that are still loading. Takes at
+    most ``REPLY_SECONDS`` when the answer is False.
     """
     with store_errors():
         n = int((await store.client.info("replication")).get("connected_slaves", 0))
@@ -46,20 +42,12 @@ async def is_replicated(store: Store, least: int | None = None) -> bool:
 
 
 async def wait_replicated(store: Store, seconds: float = REPLICATION_SECONDS) -> None:
-    """Wait until all store replicas have received all earlier writes.
-
-    Raises
-    ------
-    NotReady
-        That takes longer than ``seconds``.
-    StoreUnavailable
-    """
+    """Wait until all store replicas have received all earlier writes. Raises NotReady after ``seconds``."""
     if not await wait_until(lambda: is_replicated(store), 0.0, seconds):
         raise NotReady("replicas of the store are still behind, so a failover would lose data; try again later", 60.0)
 
 
-REWRITTEN = "rewritten"
-"""First word of the result when the file was rewritten."""
+REWRITTEN = "rewritten"  # first word of the result when the file was rewritten
 
 AOF_SECONDS = 600.0
 POLL_SECONDS = 0.2
@@ -67,12 +55,10 @@ _COPIED = "; replicas of the store have files of their own, send BGREWRITEAOF to
 
 
 async def rewrite_aof(store: Store) -> str:
-    """Have the store rewrite its append-only file, so that it holds no deleted data.
+    """Have the store rewrite its append-only file, so that it holds no deleted data. Backups are not affected.
 
-    Returns
-    -------
-    ``rewritten``, with the number of connected store replicas that have files of their own, if any; else why the
-    rewrite is not confirmed. The store deletes the old file afterwards. Backups are not affected.
+    Returns ``rewritten``, with the number of connected store replicas that have files of their own, if any; else why
+    the rewrite is not confirmed. The store deletes the old file afterwards.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + AOF_SECONDS

@@ -14,7 +14,6 @@ and not yet synced, for up to a second, unless every command is synced (redis/re
 """
 
 WAITAOF_COMMAND_VERSION = (7, 2)
-"""First version that has WAITAOF."""
 
 FSYNC_SETTINGS = {"appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 """Settings with which a server syncs every write before it replies."""
@@ -29,8 +28,7 @@ FULL = (
     "or delete models"
 )
 
-LEVELS = ("log", "fsync", "replica")
-"""Levels of durability that a service can promise, weakest first."""
+LEVELS = ("log", "fsync", "replica")  # of durability, weakest first
 
 
 class ServerInfo(NamedTuple):
@@ -38,33 +36,25 @@ class ServerInfo(NamedTuple):
 
     Attributes
     ----------
-    version : (major, minor)
+    version
         Its Redis version, which identifies the protocol.
-    aof : bool
-        It has an append-only file.
-    appendfsync : str or None
-        ``always``, ``everysec``, ``no``; None when it is not reported.
-    eviction : str
-        ``maxmemory_policy``.
-    replicas : int
-        Number of connected store replicas.
-    waitaof : bool
+    waitaof
         It has WAITAOF, and the reply is reliable.
-    rewriting : bool
+    rewriting
         It is rewriting its append-only file, or is about to.
-    aof_complete : bool
+    aof_complete
         False only while the store writes its first append-only file; a crash before that file is complete loses
         everything appended. Checked at the start only: later rewrites replace a complete file.
-    pauses : bool
+    pauses
         It does not sync during a save or a rewrite, whatever ``appendfsync`` is, or does not report that it does
         (``no-appendfsync-on-rewrite``).
-    full : bool
+    full
         It holds as much as ``maxmemory`` allows, and refuses to append.
     """
 
     version: tuple[int, int]
     aof: bool
-    appendfsync: str | None
+    appendfsync: str | None  # None when it is not reported
     eviction: str
     replicas: int
     waitaof: bool = False
@@ -75,7 +65,6 @@ class ServerInfo(NamedTuple):
 
     @property
     def syncs_writes(self) -> bool:
-        """Return whether every acknowledged write is on disk."""
         return self.appendfsync == "always" and not self.pauses
 
     @property
@@ -84,13 +73,11 @@ class ServerInfo(NamedTuple):
         return self.syncs_writes and not self.rewriting
 
     def reachable(self, level: str) -> bool:
-        """Return whether an append to this store can be confirmed at the level."""
         on_disk = self.syncs_writes or (self.aof and self.waitaof)
         return level == "log" or (on_disk and (level == "fsync" or self.replicas > 0))
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Return the levels of durability that this store can confirm, weakest first."""
         return tuple(level for level in LEVELS if self.reachable(level))
 
     @property
@@ -154,7 +141,6 @@ class ServerInfo(NamedTuple):
 
 
 def refusal_of(error: Exception) -> str:
-    """Return why the store refused a command."""
     return FULL if "used memory > 'maxmemory'" in str(error) else f"the store refused: {error}"
 
 
@@ -167,7 +153,6 @@ def parse_config(reply: Reply) -> dict[str, str]:
 
 
 def syncs_every_write(settings: dict[str, str]) -> bool:
-    """Return whether a server with these settings syncs every write before it replies."""
     return FSYNC_SETTINGS.items() <= settings.items()
 
 
