@@ -29,6 +29,7 @@ from abound_core.errors import Conflict, UnknownPrediction
 from abound_core.instances.record import record_ends
 from abound_core.instances.record_kernels import vector_end
 
+# Adds an entry, which records how many bytes precede it, and removes the oldest ones beyond the byte bound.
 _REMEMBER = """
 local total = redis.call('incrby', KEYS[2], #ARGV[2])
 local id = redis.call('xadd', KEYS[1], 'maxlen', '~', ARGV[4], '*',
@@ -45,7 +46,7 @@ end
 redis.call('expire', KEYS[1], ARGV[6])
 redis.call('expire', KEYS[2], ARGV[6])
 return id
-"""  # Adds an entry, which records how many bytes precede it, and removes the oldest ones beyond the byte bound.
+"""
 
 TOKEN_LENGTH = 22
 
