@@ -29,8 +29,8 @@ VARIABLE = "NUMBA_CACHE_DIR"
 
 SOURCE = Path(abound_core.__path__[0])
 
-# File that marks a cache with all groups of kernels. Each copy of the source has its own compiled kernels in the cache, and its
-# own mark.
+# File that marks a cache with all groups of kernels. Each copy of the source has its own compiled kernels in the
+# cache, and its own mark.
 COMPLETE = f"complete-{hashlib.blake2b(os.fsencode(SOURCE), digest_size=8).hexdigest()}"
 
 KEPT_SECONDS = 30 * 86_400  # for directories of other versions, since their last use

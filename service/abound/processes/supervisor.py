@@ -102,7 +102,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGINT, self._on_signal)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup, which is respected
             loop.add_signal_handler(signal.SIGHUP, self._on_signal)
-        await self._startup_server.open()
+        await self._startup_server.open()  # answers on the port until a replica does
         self._print(f"listening on {self._url}, process {os.getpid()}")
         runtime = runtime_dir(self._settings.data_dir)
         metrics = runtime / f"metrics-{os.getpid()}"
