@@ -39,34 +39,22 @@ from prometheus_client.registry import Collector
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
+# Id of the request that the current task answers; every log line that it causes carries it
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""Id of the request that the current task answers. Every log line that the request causes carries it."""
 
+# Id of the request's trace, if requests are logged or traced; log lines carry it, too
 TRACE_ID: ContextVar[str | None] = ContextVar("trace_id", default=None)
-"""Id of the trace that the request belongs to, if requests are logged or traced. Log lines carry it, too."""
 
 
 class JobStatistics(NamedTuple):
-    """Statistics of jobs, as read from the store.
+    """Statistics of jobs, as read from the store."""
 
-    Attributes
-    ----------
-    counts : dict of int
-        Jobs by state.
-    ended : dict of (int, float)
-        Number and total seconds of the jobs that ended, by method and final state.
-    workers : dict of int
-        Registered workers by kind.
-    """
-
-    counts: dict[str, int]
-    ended: dict[tuple[str, str], tuple[int, float]]
-    workers: dict[str, int]
+    counts: dict[str, int]  # by state
+    ended: dict[tuple[str, str], tuple[int, float]]  # number and total seconds, by method and final state
+    workers: dict[str, int]  # by kind
 
 
 class BatchHistogram(Histogram):
-    """A histogram that accepts many observations at once."""
-
     def add(self, counts: Sequence[int], total: float) -> None:
         """Add ``counts[i]`` observations to bucket i; ``total`` is the sum of all their values."""
         self._sum.inc(total)
@@ -76,8 +64,6 @@ class BatchHistogram(Histogram):
 
 
 class RequestMeter:
-    """Counts the requests of one route in plain integers."""
-
     __slots__ = ("_drained", "_statuses", "_timer", "route")
 
     def __init__(self, route: str) -> None:
@@ -93,16 +79,14 @@ class RequestMeter:
             self._timer.observe(seconds)
 
     def drain(self) -> tuple[dict[int, int], list[int], float]:
-        """Return and reset the requests by status, the durations by bucket, and the sum of the durations in
-        seconds.
-        """
+        """Return and reset the requests by status, the durations by bucket, and their sum in seconds."""
         statuses, self._statuses = self._statuses, {}
         counts, total = self._timer.drain()
         self._drained = [n + more for n, more in zip(self._drained, counts, strict=True)]
         return statuses, counts, total
 
     def durations(self) -> list[int]:
-        """Return the durations of all requests since the start of the process, by bucket."""
+        """The durations of all requests since the start of the process, by bucket."""
         return [n + more for n, more in zip(self._drained, self._timer.counts, strict=True)]
 
 
@@ -114,7 +98,6 @@ class LiveModelsCollector(Collector):
         self._known = {"", *models}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that still have samples."""
         for metric in self._every.collect():
             metric.samples = [sample for sample in metric.samples if sample.labels.get("model", "") in self._known]
             if metric.samples:
@@ -122,18 +105,9 @@ class LiveModelsCollector(Collector):
 
 
 class ModelGauge(NamedTuple):
-    """A gauge with a value for each model.
-
-    Attributes
-    ----------
-    name, documentation : str
-    over_processes : function
-        Makes one value of those of all processes.
-    """
-
     name: str
     documentation: str
-    over_processes: Callable[[Iterable[float]], float] = max
+    over_processes: Callable[[Iterable[float]], float] = max  # makes one value of those of all processes
 
 
 GAUGES = {
@@ -166,8 +140,7 @@ GAUGES = {
     "loaded": ModelGauge("abound_model_loaded_versions", "Versions in memory of all processes.", sum),
 }
 
-Rows = dict[str, list[float]]
-"""By model, a number for each of ``GAUGES``."""
+Rows = dict[str, list[float]]  # by model, a number for each of ``GAUGES``
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Rows).decode
@@ -178,13 +151,8 @@ class ModelFigures:
 
     prometheus-client takes about 25 us for each sample, most of a second for a thousand models. So the figures of all
     models are plain lists, and their text is written here. With several processes each one writes its figures to a
-    file beside those of prometheus-client, and any process reads all of them. The supervisor deletes the file of a
-    process that has ended.
-
-    Parameters
-    ----------
-    folder : Path or None
-        Where all processes of the service write their figures; None: there is one process.
+    file in ``folder``, beside those of prometheus-client, and any process reads all of them. The supervisor deletes
+    the file of a process that has ended.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -202,7 +170,6 @@ class ModelFigures:
 
     @property
     def models(self) -> KeysView[str]:
-        """The models of this process."""
         return self._rows.keys()
 
     def exposition(self) -> bytes:
@@ -234,13 +201,11 @@ class ModelFigures:
 
 
 def _file_of(pid: int | str) -> str:
-    """Return the name of the file with the figures of a process; it begins as those of its gauges do."""
+    """The name begins as those of the gauges of the process do."""
     return f"gauge_livemodels_{pid}.json"
 
 
 class Telemetry:
-    """The metrics of one process."""
-
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._several = bool(os.environ.get(MULTIPROCESS_VARIABLE))
@@ -305,11 +270,9 @@ class Telemetry:
         return Gauge(name, documentation, labels, multiprocess_mode="livemostrecent", registry=self._registry)
 
     def meter(self, route: str) -> RequestMeter:
-        """Return the meter of a route; always the same one for the same route."""
         return self._meters.setdefault(route, RequestMeter(route))
 
     def flush(self) -> None:
-        """Add the counts of the meters to the Prometheus metrics."""
         for route, meter in self._meters.items():
             statuses, counts, total = meter.drain()
             if not statuses:
@@ -319,31 +282,27 @@ class Telemetry:
             self._seconds.labels(route).add(counts, total)
 
     def count_refused(self, by_reason: Mapping[str, int]) -> None:
-        """Count problems that were answered, by reason."""
         for reason, n in by_reason.items():
             self._refused.labels(reason).inc(n)
 
     def count_unchecked(self, n: int) -> None:
-        """Count ``n`` instances that passed although the store could not count them for the rate limit."""
+        """Count instances that passed although the store could not count them for the rate limit."""
         self._unchecked.inc(n)
 
     def count_classified(self, model: str, n: int) -> None:
-        """Count ``n`` instances that a model classified. With 0 the model has a sample before its first request."""
+        """With ``n`` 0 the model has a sample before its first request."""
         if n or model not in self._figures.models:
             self._classified.labels(model).inc(n)
 
     def add_appends(self, counts: Sequence[int], total: float) -> None:
-        """Add groups of events that were appended: durations by bucket, and their sum in seconds."""
         if any(counts):
             self._appends.add(counts, total)
 
     def add_rankings(self, counts: Sequence[int], total: float) -> None:
-        """Add rankings by versions: durations by bucket, and their sum in seconds."""
         if any(counts):
             self._rankings.add(counts, total)
 
     def set_connected(self, connected: bool) -> None:
-        """Set whether this process is connected to the log."""
         self._connected.set(connected)
 
     def set_models(self, figures: dict[str, dict[str, float]]) -> None:
@@ -354,7 +313,6 @@ class Telemetry:
         self._figures.set(figures)
 
     def set_jobs(self, figures: JobStatistics) -> None:
-        """Set the metrics of jobs from the counts in the store."""
         for state, n in figures.counts.items():
             self._jobs.labels(state).set(n)
         for (method, state), (n, seconds) in figures.ended.items():
@@ -416,7 +374,7 @@ def configure_logging(level: str, form: Literal["text", "json"]) -> None:
 
 
 def add_request_id(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the ids of the current request and its trace to a log line, if there are any."""
+    """Add the ids of the current request and its trace to a log line."""
     request_id = REQUEST_ID.get()
     if request_id is not None:
         line.setdefault("request_id", request_id)
@@ -438,13 +396,11 @@ def _uvicorn_loggers() -> Iterator[str]:
     yield from ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 
+# Upper bounds of the duration buckets, in seconds.
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the duration buckets, in seconds."""
 
 
 class DurationCounter:
-    """Counts durations by bucket, and sums them."""
-
     __slots__ = ("_total", "counts")
 
     def __init__(self) -> None:
@@ -452,7 +408,6 @@ class DurationCounter:
         self._total = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one duration."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self._total += seconds
 

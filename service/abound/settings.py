@@ -31,9 +31,10 @@ from abound_core.errors import CannotStart, WrongSetting
 
 PREFIX = "ABOUND_"
 
+# Not read by the service: the tests' data sets, the client's URL, key and model
 READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
-"""Variables of the product that the service does not read: the tests' data sets, the client's URL, key and model."""
 
+# The path of each group's dataclass.
 GROUPS = {
     "challenger": "abound.versions.promotion.params.ChallengerParams",
     "gate": "abound_core.promotion_rule.GateParams",
@@ -49,7 +50,6 @@ GROUPS = {
     "store": "abound.store.client.StoreParams",
     "versions": "abound.versions.retention.VersionParams",
 }
-"""Name of each group and the path of its dataclass."""
 
 G = TypeVar("G")
 
@@ -70,15 +70,12 @@ class SettingDescription(NamedTuple):
 
 
 class EnvironmentSource(PydanticBaseSettingsSource):
-    """Reads ``ABOUND_*`` and ``ABOUND_*_FILE`` for the fields of :class:`Settings`."""
-
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return the value of one field (None: unset), its name, and False: the value is plain text, not JSON."""
+        """False in the result: the value is plain text, not JSON."""
         found = _variable(field_name)
         return (found[0] if found else None), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        """Return all values that the environment sets."""
         values: dict[str, Any] = {}
         for name, field in self.settings_cls.model_fields.items():
             value, _, _ = self.get_field_value(field, name)
@@ -185,17 +182,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources: the command line, then the environment; no other."""
         return init_settings, EnvironmentSource(settings_cls)
 
     @classmethod
     def load(cls, **options: Any) -> Settings:
         """Load the settings from ``options`` (None counts as unset), the environment and the defaults.
 
-        Raises
-        ------
-        WrongSetting
-            A value is out of range or a file cannot be read. The text names the variable and never shows a secret.
+        Raises WrongSetting; the text names the variable and never shows a secret.
         """
         given = {name: value for name, value in options.items() if value is not None}
         try:
@@ -208,9 +201,9 @@ class Settings(BaseSettings):
         return settings
 
     def group(self, kind: type[G]) -> G:
-        """Return the group ``kind``, a dataclass listed in ``GROUPS``, from the environment and its defaults.
+        """Return a dataclass listed in ``GROUPS``, from the environment and its defaults.
 
-        Raise WrongSetting, with the variable's name, when a value is out of range.
+        Raises WrongSetting, with the variable's name, when a value is out of range.
         """
         name = next(group for group, path in GROUPS.items() if path == f"{kind.__module__}.{kind.__qualname__}")
         given = {part: found[0] for part in _parts(kind) if (found := _variable(f"{name}_{part}"))}
@@ -227,11 +220,9 @@ class Settings(BaseSettings):
 
     @property
     def job_kinds(self) -> list[str]:
-        """The kinds of jobs that a worker runs, each once."""
         return [kind for kind in dict.fromkeys(self.worker_kinds.split(",")) if kind != "none"]
 
     def artifacts_location(self) -> str | None:
-        """Return the path or URL of the artifact store; None without one."""
         if self.artifacts_url is not None:
             return self.artifacts_url.get_secret_value()
         return str(self.data_dir.resolve() / "artifacts") if self.redis_url is None else None
@@ -242,7 +233,7 @@ class Settings(BaseSettings):
         return {_variable_name(name): _text(value) for name, value in values.items() if value is not None}
 
     def child_environment(self) -> dict[str, str]:
-        """Return the environment of this process, updated with these settings, for a child process. Contains secrets.
+        """Return the environment of this process, updated with these settings. Contains secrets.
 
         A setting that came from a file becomes a plain variable, and its ``_FILE`` variable is removed: both would be
         refused.
@@ -350,7 +341,6 @@ def _variable_name(name: str) -> str:
 
 
 def _variable(name: str) -> tuple[str, str] | None:
-    """Return the text that the environment gives for a setting, and its variable; None when unset."""
     variable = _variable_name(name)
     text, path = os.environ.get(variable, ""), os.environ.get(f"{variable}_FILE", "")
     if text and path:

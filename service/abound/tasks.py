@@ -1,13 +1,4 @@
-"""Helpers for asyncio tasks: repeat work, cancel tasks and wait for them, run several at once, slice long work.
-
-Long work in short slices keeps the event loop responsive::
-
-    time_slice = TimeSlice()
-    for line in lines:
-        work(line)
-        if time_slice.due():
-            await time_slice.pause()
-"""
+"""Helpers for asyncio tasks: repeat work, cancel tasks and wait for them, run several at once, slice long work."""
 
 from __future__ import annotations
 
@@ -29,7 +20,7 @@ T = TypeVar("T")
 
 
 async def do_nothing(*_: object) -> None:
-    """Do nothing. The default of asynchronous callbacks."""
+    """The default of asynchronous callbacks."""
 
 
 async def forever(work: Callable[[], Awaitable[object]], every: float, *, at_once: bool = True) -> None:
@@ -78,7 +69,6 @@ async def retry(work: Callable[[], Awaitable[T]], error: type[Exception], every:
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
-    """Wait until an event is set or ``seconds`` have passed; return whether it is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -102,7 +92,7 @@ SLICE_SECONDS = 0.001
 
 
 class TimeSlice:
-    """Measures the current time slice, and lets other tasks run after it."""
+    """Slices long work: ``if time_slice.due(): await time_slice.pause()`` lets other tasks run."""
 
     __slots__ = ("_until",)
 
@@ -110,7 +100,6 @@ class TimeSlice:
         self._until = perf_counter() + SLICE_SECONDS
 
     def due(self) -> bool:
-        """Return whether the slice is used up."""
         return perf_counter() > self._until
 
     async def pause(self) -> None:

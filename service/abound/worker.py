@@ -1,17 +1,8 @@
 """The worker process: snapshots, history, contests and jobs, beside the replicas. ``python -m abound.worker``.
 
-Jobs are dispatched by ``abound/jobs/dispatcher.py`` and run in processes of their own. Contests of challengers are
-scored in this process (``abound/versions/promotion/runner.py``).
-
-The worker checks every model twice a second, and makes a snapshot when one is due (``abound/state/schedule.py``).
-With each snapshot the worker moves log entries that no snapshot needs any more to history
-(``abound/history/archive.py``), and keeps history within its bounds (``abound/history/retention.py``). Without an
-artifact store there is no history, and the log is not trimmed.
-
-The **lease** of a model (``abound/store/lease.py``) ensures that only one worker at a time does this. A worker
-that was suspended and resumes too late changes nothing. From time to time the worker also deletes unreferenced data
-from both stores (garbage collection, ``abound/history/garbage.py``). SIGTERM stops the worker between two steps;
-unfinished work is repeated by the next worker.
+The **lease** of a model (``abound/store/lease.py``) ensures that only one worker at a time changes it. A worker that
+was suspended and resumes too late changes nothing. SIGTERM stops the worker between two steps; unfinished work is
+repeated by the next worker.
 """
 
 from __future__ import annotations
@@ -76,11 +67,9 @@ LOOK_SECONDS = 0.5
 SWEEP_SECONDS = 300.0
 DAMAGED_PAUSE_SECONDS = 60.0
 
-STOP_SECONDS = 3.0
-"""Longest wait for the end of the current step."""
+STOP_SECONDS = 3.0  # longest wait for the end of the current step
 
-ALIVE_FILE = "worker-alive"
-"""File in the data directory that each heartbeat touches; ``docker/health.py`` reads its age."""
+ALIVE_FILE = "worker-alive"  # in the data directory; each heartbeat touches it, and ``docker/health.py`` reads its age
 
 LOST = "there is no history, and logs are not trimmed"
 NO_HISTORY = "history cannot be kept, so the log is not trimmed"
@@ -122,11 +111,9 @@ class Worker:
         self._logged: dict[str, set[str]] = {}
 
     def stop(self) -> None:
-        """Stop at the next step."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Check every model repeatedly until stopped. Raises CannotStart if the store fails its checks."""
         await self._store.check()
         showing = asyncio.create_task(forever(self._send_heartbeat, schedule.WORKER_FRESH_SECONDS / 4))
         swept = asyncio.get_running_loop().time()
@@ -167,10 +154,7 @@ class Worker:
         await expiring.put(self._store, schedule.WORKERS_KEY, self.id, msgspec.json.encode(self._kinds))
 
     async def sweep(self, catalog: Catalog) -> int:
-        """Collect garbage in both stores, and archive models without new entries.
-
-        Returns the number of deleted keys and files.
-        """
+        """Collect garbage in both stores, and archive models without new entries; return how much was deleted."""
         swept = await collect_keys(self._store, catalog)
         artifacts = await self._joining.poll() if self._joining is not None else None
         if artifacts is None:
@@ -207,7 +191,6 @@ class Worker:
         return catalog
 
     async def _snapshot_if_due(self, living: CatalogModel) -> None:
-        """Make a snapshot of a model if one is due."""
         now = asyncio.get_running_loop().time()
         if self._resting.get(living.keys.incarnation, 0.0) > now:
             return
@@ -280,11 +263,11 @@ class Worker:
         )
 
     async def _archive(self, living: CatalogModel, lease: Lease) -> None:
-        """Archive log entries of a model, and keep its history within bounds. Publish the reason if that fails."""
+        """Move log entries that no snapshot needs to history, and keep it within bounds. Publish a failure."""
         now = asyncio.get_running_loop().time()
         if self._without_history.get(living.keys.incarnation, 0.0) > now:
             return
-        if self._joining is None:
+        if self._joining is None:  # without an artifact store there is no history, and the log is not trimmed
             return
         artifacts = await self._joining.poll()
         if artifacts is None:
@@ -327,7 +310,6 @@ class Worker:
         return between
 
     async def _why_due(self, living: CatalogModel) -> str | None:
-        """Return why a snapshot of a model is due, or None."""
         incarnation = living.keys.incarnation
         newest = await snapshots.newest(self._store, living.keys, self._newest.get(incarnation))
         if newest is not None:
@@ -336,7 +318,6 @@ class Worker:
 
     @contextlib.contextmanager
     def _skip_if_leased(self) -> Iterator[None]:
-        """Skip the block if another process has the lease or takes it over."""
         try:
             yield
         except LeaseLost:
@@ -391,8 +372,6 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
 
 
 def main() -> int:
-    """Run the process and return its exit code."""
-
     def work(settings: Settings, reporter: Reporter) -> None:
         child_main.load_kernels(reporter)
         run(settings, reporter)

@@ -1,20 +1,7 @@
 """The context of a running job: store, artifact store, model, heartbeat state and cleanup.
 
-A method follows three rules, so that a job leaves nothing behind however it ends:
-
-1. It awaits ``context.will_write(prefix)`` before it writes the first artifact below ``prefix``. Uncommitted
-   artifacts are deleted when the job ends or is retried. State files are left to the garbage collection, which
-   checks history and log (``abound/history/garbage.py``). The prefix contains the job and its attempt
-   (``context.attempt_name``). An attempt that was taken for dead therefore never writes among the files of the next
-   one.
-2. It awaits ``context.pin(offset)`` before it reads history or log after ``offset``. Pins are renewed while the job
-   runs and removed when it has ended.
-3. It awaits ``context.commit(prefix, ...)`` right before it appends the first log entry that makes the result
-   visible. ``commit`` raises Cancelled if the job should stop, and UnknownModel if its model is gone. From then on
-   the job cannot be cancelled, and the prefixes belong to the log entry: they stay, however the job ends. If the
-   job dies or fails after that, it is started again with ``context.job.committed`` true, these prefixes in
-   ``context.job.kept``, and the same ``context.job.id``. The method must then reach the same result. A committed
-   job is never given up, only retried later each time.
+A method calls ``will_write``, ``pin`` and ``commit`` as they describe, so that a job leaves nothing behind however it
+ends.
 """
 
 from __future__ import annotations
@@ -40,22 +27,7 @@ if TYPE_CHECKING:
 
 
 class JobContext:
-    """The context that a method gets; the module describes its rules.
-
-    Attributes
-    ----------
-    settings : Settings
-    store : Store
-        The store of the log entries.
-    artifacts : ArtifactStore
-        Joined; reading it raises ArtifactsUnavailable if no artifact store is configured.
-    living : NamedTuple
-        The model's entry in the catalog: its keys and the configuration that it was created with.
-    job : Job
-        The record as it was at the start of this attempt.
-    committed : bool
-        The job has committed.
-    """
+    """The context that a method gets. ``job`` is the record as it was at the start of this attempt."""
 
     def __init__(
         self,
@@ -79,7 +51,6 @@ class JobContext:
 
     @property
     def artifacts(self) -> ArtifactStore:
-        """The artifact store."""
         if self._artifacts is None:
             raise ArtifactsUnavailable(
                 "there is no artifact store: set ABOUND_ARTIFACTS_URL to the same value on all hosts"
@@ -88,35 +59,35 @@ class JobContext:
 
     @property
     def attempt_name(self) -> str:
-        """A name that is unique to this job and attempt, for prefixes."""
+        """For prefixes: an attempt taken for dead never writes among the files of the next one."""
         return f"{self.job.id}-{self.job.attempt}"
 
     @property
     def threads(self) -> int:
-        """Number of threads that the job may use."""
         return self._jobs.params.n_threads
 
     def progress(self, stage: str, fraction: float) -> None:
-        """Report the current step and how much of the job is done, 0..1. Raise Cancelled if the job should stop."""
+        """Report the current step and the fraction done, 0..1. Raise Cancelled if the job should stop."""
         self._reported = (stage[:200], min(1.0, max(0.0, float(fraction))))
         self.check()
 
     def check(self) -> None:
-        """Raise Cancelled if the job should stop."""
         if self._stop.is_set():
             raise Cancelled("the job was asked to stop")
 
     @property
     def reported(self) -> tuple[str | None, float]:
-        """The step and fraction that were reported last."""
         return self._reported
 
     def stop(self) -> None:
-        """Make ``check`` and ``progress`` raise Cancelled from now on."""
         self._stop.set()
 
     async def will_write(self, prefix: str) -> None:
-        """Note that the job owns the artifacts below ``prefix``."""
+        """Note that the job owns the artifacts below ``prefix``. Await it before the first of them is written.
+
+        ``prefix`` contains ``attempt_name``. Uncommitted artifacts are deleted when the job ends or is retried. State
+        files are left to the garbage collection, which checks history and log (``abound/history/garbage.py``).
+        """
         self.check()
         await self._jobs.add_owned_prefix(self.job, prefix)
 
@@ -130,14 +101,14 @@ class JobContext:
         await self._jobs.update(self.job, outcome=outcome)
 
     async def commit(self, *prefixes: str) -> None:
-        """Commit the job: it can no longer be cancelled, and no longer owns the artifacts below ``prefixes``.
+        """Commit the job, right before its first log entry makes the result visible.
 
-        Raises
-        ------
-        Cancelled
-            The job should stop, or another worker has taken it over.
-        UnknownModel
-            The model was deleted.
+        From then on the job cannot be cancelled, and the artifacts below ``prefixes`` belong to the log entry: they
+        stay, however the job ends. If the job dies or fails after that, it is started again with ``job.committed``
+        true, these prefixes in ``job.kept``, and the same ``job.id``. The method must then reach the same result. A
+        committed job is never given up, only retried later each time.
+
+        Raises Cancelled if the job should stop or has another holder, UnknownModel if the model was deleted.
         """
         self.check()
         await model_of(self.store, self.job)
@@ -147,27 +118,25 @@ class JobContext:
         self.committed = True
 
     async def pin(self, offset: Offset) -> None:
-        """Keep everything after ``offset`` in history while the job runs. A later pin replaces an earlier one."""
+        """Keep everything after ``offset`` in history while the job runs; await it before reading there.
+
+        The pin is renewed until the job has ended. A later pin replaces an earlier one.
+        """
         self._pinned = offset
         await self.renew_pin()
 
     async def renew_pin(self) -> None:
-        """Renew the pin, if there is one."""
         if self._pinned is not None:
             await pins.pin(self.store, self.living.keys, f"job-{self.attempt_name}", self._pinned)
 
     async def unpin(self) -> None:
-        """Remove the pin. If the store cannot be reached, the pin expires on its own."""
         if self._pinned is not None:
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(StoreUnavailable):  # the pin expires on its own
                 await pins.unpin(self.store, self.living.keys, f"job-{self.attempt_name}")
 
 
 async def model_of(store: Store, job: Job) -> CatalogModel:
-    """Return the catalog entry of a job's model.
-
-    Raises UnknownModel if the model was deleted, even if another model has the same name by now.
-    """
+    """Return the catalog entry of a job's model. Raises UnknownModel even if another model has the same name by now."""
     living = (await read_catalog(store)).get(job.model)
     if living is None or living.keys.incarnation != job.incarnation:
         raise UnknownModel(f"the model {job.model} was deleted")
@@ -178,10 +147,8 @@ async def delete_uncommitted(jobs: JobRepository, job: Job, artifacts: ArtifactS
     """Delete the artifacts that a job wrote and did not commit. Repeating it is safe.
 
     A failover of the store may have lost the commit although the result is visible. State files therefore stay: only
-    history and log can tell whether they are used. A version that has its card stays too, because the card is
-    written after the commit.
-
-    Raises ArtifactsUnavailable if the artifacts cannot be deleted.
+    history and log can tell whether they are used. A version that has its card stays too, because the card is written
+    after the commit.
     """
     indexed = state_files.folder(ModelKeys(job.model, job.incarnation))
     for prefix in await jobs.owned_prefixes(job.id):

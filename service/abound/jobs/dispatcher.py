@@ -1,16 +1,7 @@
 """The job dispatcher of a worker: claims jobs, runs them, and recovers jobs whose holder is gone.
 
-It runs one job of each kind at a time, through the fork server (``abound/jobs/fork_server.py``), so that a fit does
-not delay a rebuild.
-
-A running job is **taken over** if its process gave it up, or if it had no heartbeat for ``lost_seconds`` of the
-dispatcher's own clock. Its former holder can change nothing from then on. The dispatcher deletes its uncommitted
-artifacts. Then it queues the job again with a delay that doubles each time, cancels it if a stop was requested, or
-fails it after too many attempts. A committed job can only be finished: it never fails, and its record says why it
-waits. It is claimed before all other queued jobs, because other jobs of its model may wait for it.
-
-The dispatcher also deletes the records of jobs that ended long ago. Any number of dispatchers may run at the same
-time. The store decides which of them takes a job over; if that one dies, another one follows.
+Any number of dispatchers may run at the same time. The store decides which of them takes a job over; if that one
+dies, another one follows.
 """
 
 from __future__ import annotations
@@ -36,25 +27,17 @@ from abound_core.errors import ArtifactsUnavailable, StoreUnavailable, UnknownJo
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.25
-RETRY_SECONDS = 10.0
-"""Delay before the next attempt of a job, so that a short outage does not use up the attempts. It doubles with each
-attempt, ``MOST_DOUBLINGS`` times.
-"""
+RETRY_SECONDS = 10.0  # before the next attempt; doubles, so that a short outage does not use up the attempts
 
 MOST_DOUBLINGS = 6
 SWEEP_SECONDS = 60.0
 STOP_SECONDS = 5.0
 FORGOTTEN_AT_ONCE = 100
 
-KILL_SPARE_SECONDS = 3.0
-"""Time beyond ``cancel_seconds`` for a job process to notice that it should stop, or that its job has another
-holder.
-"""
+KILL_SPARE_SECONDS = 3.0  # beyond ``cancel_seconds``, for a job process to notice that it should stop
 
 
 class JobDispatcher:
-    """Runs and recovers the jobs of a store until it is stopped."""
-
     def __init__(self, settings: Settings, store: Store, jobs: JobRepository, fork_server: ForkServer) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._settings = settings
@@ -72,6 +55,7 @@ class JobDispatcher:
         tasks = [
             asyncio.create_task(one)
             for one in (
+                # one job of each kind at a time, so that a fit does not delay a rebuild
                 *map(self._run_kind, self._settings.job_kinds),
                 self._check_jobs_repeatedly(),
             )
@@ -93,7 +77,6 @@ class JobDispatcher:
                         await self._recover(job, "the worker stopped", counts=False)
 
     async def _run_kind(self, kind: str) -> None:
-        """Run the jobs of a kind, one after the other."""
         while True:
             try:
                 job = await self._jobs.claim(kind, self.id)
@@ -140,6 +123,7 @@ class JobDispatcher:
             sign = (job.holder, job.heartbeat)
             before, since = self._seen.get(job.id, (sign, now))
             seen[job.id] = (sign, since if before == sign else now)
+            # Its process gave it up, or sent no heartbeat for ``lost_seconds`` of this dispatcher's own clock.
             if job.gone is not None or now - seen[job.id][1] > self._jobs.params.lost_seconds:
                 await self._recover(job, job.gone or "its worker sent no heartbeat")
         self._seen = seen
@@ -153,10 +137,8 @@ class JobDispatcher:
         self._overdue = overdue
 
     async def _recover(self, job: Job, why: str, counts: bool = True) -> None:
-        """Take over a job whose holder is gone, clean up, and queue or end the job.
-
-        ``counts``: whether the attempt counts.
-        """
+        """Take over a job whose holder is gone, clean up, and queue or end it. ``counts``: the attempt counts."""
+        # From here on its former holder can change nothing.
         taken = await self._jobs.take_over(job, f"{self.id}:0")
         if taken is None:
             return
@@ -172,6 +154,8 @@ class JobDispatcher:
             await self._jobs.end(taken, "failed", error=f"{why}; it was started {_times(taken.attempt)}")
             log.error("a job failed", job=job.id, method=job.method, reason=why, attempts=taken.attempt)
         else:
+            # A committed job can only be finished. It is claimed before all other queued jobs, because jobs of its
+            # model may wait for it.
             if in_vain:
                 why += f"; it was started {_times(taken.attempt)}, and it is retried because it is committed"
             delay = self._delay(taken) if counts else 0.0
@@ -179,10 +163,7 @@ class JobDispatcher:
             log.warning("a job is queued again", job=job.id, method=job.method, reason=why, seconds=delay)
 
     def _delay(self, job: Job) -> float:
-        """Return the delay before the next attempt.
-
-        The first retries of a committed job have none, because other jobs may wait for it.
-        """
+        # The first retries of a committed job have no delay, because other jobs may wait for it.
         doublings = job.attempt - (self._jobs.params.attempts if job.committed else 1)
         return RETRY_SECONDS * 2 ** min(doublings, MOST_DOUBLINGS) if doublings >= 0 else 0.0
 
@@ -206,7 +187,6 @@ class JobDispatcher:
             log.info("deleted the records of old jobs", jobs=len(old[:FORGOTTEN_AT_ONCE]))
 
     async def _artifact_store(self) -> ArtifactStore | None:
-        """Return the artifact store, joined; None if none is configured."""
         place = self._settings.artifacts_location()
         if self._artifacts is None and place is not None:
             self._artifacts = ArtifactStore(place, patience=PATIENCE_SECONDS)

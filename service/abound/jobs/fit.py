@@ -1,14 +1,6 @@
 """The job that fits a batch method: from history or a data set to a version with a card.
 
-1. Read the instances as matrices (``abound/jobs/training_data.py``, ``abound/datasets/repository.py``), in the
-   order in which they arrived.
-2. Fit the method on all but the newest instances, and evaluate it on the newest. The live index learns and ranks
-   the same instances, as the baseline. Names of labels are never held out.
-3. Fit it on all instances, with the same parameters and the same seed.
-4. Write the version without its card, commit, then write the card, which makes the version visible. A job that dies
-   after it has committed is started again and continues from there.
-
-The version is therefore equal to the result of fitting in process with the same instances, parameters and seed.
+The version is equal to the result of fitting in process with the same instances, parameters and seed.
 """
 
 from __future__ import annotations
@@ -59,21 +51,15 @@ if TYPE_CHECKING:
 MOST_SEED = 2**63 - 1
 
 HISTORY = "history"
-DEPTH = 100
-"""Number of labels that are ranked to evaluate a version."""
+DEPTH = 100  # labels that are ranked to evaluate a version
 
-BASELINE = ("R@1", "R@5", "MRR")
-"""The measures of the live index that a card has as the baseline."""
+BASELINE = ("R@1", "R@5", "MRR")  # measures of the live index that a card has as the baseline
 
-MAX_BASELINE_VALUES = 20_000_000
-"""Active features of all instances beyond which the baseline is left out: it would take minutes."""
+MAX_BASELINE_VALUES = 20_000_000  # active features of all instances beyond which the baseline would take minutes
 
 READ_AT_ONCE = 256
 
-RANKED_AT_ONCE = 2048
-"""Instances that are ranked between two progress reports. A method divides them further among its threads or
-machines.
-"""
+RANKED_AT_ONCE = 2048  # instances that are ranked between two progress reports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +111,11 @@ class FitParams:
 
     @property
     def method_params(self) -> Any:
-        """The method's own parameters. Raises ValueError with a field's name if one is out of range."""
+        """Raises ValueError with a field's name if one is out of range."""
         method = registry.METHODS[self.METHOD]
         return method.params(**{one.name: getattr(self, one.name) for one in fields(method.params)})
 
     def uses_idf(self, default: bool) -> bool:
-        """Return whether to weigh features by idf; ``default`` applies if ``idf`` is not set."""
         return registry.METHODS[self.METHOD].idf and (default if self.idf is None else self.idf)
 
 
@@ -173,7 +158,7 @@ def _annotated(kind: type[Any]) -> list[tuple[str, Any, Any]]:
 
 
 class TrainingData(NamedTuple):
-    """Instances and their origin. ``range`` has the form that a card has; it is None for a data set."""
+    """``range`` has the form that a card has; it is None for a data set."""
 
     data: Matrices
     range: dict[str, str | None] | None
@@ -183,6 +168,7 @@ class TrainingData(NamedTuple):
 async def fit(context: JobContext, params: FitParams, progress: Progress) -> dict[str, Any]:
     """Fit and evaluate a batch method, fit it on all instances, and write the version."""
     keys, job = context.living.keys, context.job
+    # An earlier attempt died after its commit: only the card is missing.
     if job.committed:
         name = job.kept[0].rpartition("/")[2]
         card = await version_retention.publish(context.store, context.artifacts, keys, name)
@@ -190,6 +176,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     progress = monotonic(progress)
     config = ModelConfig.from_stored(job.config)
     clock = Stopwatch()
+    # In the order in which they arrived.
     read = await _read(context, config, subrange(progress, 0.0, 0.2))
     clock.lap("read")
     rows = read.data.learnable
@@ -209,6 +196,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     await context.will_write(prefix)
     progress("writing the version", 0.9)
     async with version_retention.writing(context.store, keys, name):
+        # Write the version without its card, commit, then write the card, which makes the version visible.
         card = await versions.write(
             context.artifacts,
             keys,
@@ -280,8 +268,6 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
 
 
 def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progress) -> Matrices:
-    """Return the instances of a file, vectorized with the model's configuration."""
-
     def instances() -> Iterator[DatasetInstance]:
         for at, instance in enumerate(read_file(str(path), columns=card.columns)):
             if at % READ_AT_ONCE == 0:
@@ -298,11 +284,7 @@ def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progr
 def _evaluate_and_fit(
     params: FitParams, data: Matrices, idf: bool, config: ModelConfig, progress: Progress, clock: Stopwatch
 ) -> tuple[FittedMethod, dict[str, Any]]:
-    """Fit the method on all data, and return its metrics on the newest instances.
-
-    The metrics are those of a fit without these instances, and those of a live index with this configuration that
-    has learned the others. Names of labels are never held out.
-    """
+    """Fit the method on all data; return it with its metrics. Names of labels are never held out."""
     n = data.X.shape[0] if data.names is None else int(np.count_nonzero(~data.names))
     n_held = min(math.floor(n * params.held_out), params.most_held_out)
     metrics: dict[str, Any] = {"held_out": n_held}
@@ -316,6 +298,7 @@ def _evaluate_and_fit(
     again = params.refit or not n_held
     judged_by = 0.5 if again else 0.9
     fitted = None
+    # Fit on all but the newest instances, and evaluate on the newest; the live index is the baseline.
     if n_held:
         if data.X.nnz <= MAX_BASELINE_VALUES and data.dense is not None:
             metrics |= baseline_metrics(config, older, newest, subrange(progress, 0.0, 0.05))
@@ -327,6 +310,7 @@ def _evaluate_and_fit(
         clock.lap("rank")
         own = fitted.params
     del older, newest
+    # Fit on all instances, with the same parameters and the same seed.
     if again:
         fitted = None  # memory suffices for one fitted method
         fitted = on(data, own, _named("", subrange(progress, judged_by if n_held else 0.0, 1.0)))
@@ -350,10 +334,7 @@ def held_out_metrics(
 def baseline_metrics(
     config: ModelConfig, train: Matrices, test: Matrices, progress: Progress
 ) -> dict[str, float | None]:
-    """Return the measures of ``BASELINE`` of a live index that has learned the training instances once, in order.
-
-    The index also learns their dense vectors. The names of the measures begin with "live ".
-    """
+    """Return the ``BASELINE`` measures, named "live ...", of an index that learned ``train`` once, in order."""
     learned = 0
 
     def on_learned(n: int) -> None:
@@ -375,7 +356,6 @@ class Stopwatch:
         self._since = time.monotonic()
 
     def lap(self, name: str) -> None:
-        """Count the time since the last call as the step ``name``."""
         now = time.monotonic()
         self.seconds[name] = round(now - self._since, 3)
         self._since = now

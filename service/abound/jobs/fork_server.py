@@ -6,10 +6,7 @@ waits until the fork server has imported the methods. Forking is safe because th
 computes nothing. The fork server of ``multiprocessing`` is a new interpreter instead: it would hold the kernels and
 libraries a second time, and would outlive a worker that is killed as long as a job runs.
 
-The worker and the fork server talk over a socket pair, in JSON lists of one line each. The worker sends ``[kind,
-job, holder]`` to run a job, or ``[kind]`` to kill the job process of a kind. The fork server sends ``[kind, how]``
-when a job process has ended; ``how`` is a text. When the worker is gone, the fork server kills all job processes and
-exits. When the fork server exits, the kernel kills them.
+The two talk over a socket pair, in JSON lists of one line each.
 """
 
 from __future__ import annotations
@@ -35,36 +32,25 @@ from abound_core.errors import CannotStart
 
 log = structlog.get_logger(__name__)
 
-NICENESS = {"fit": 10}
-"""Long computations yield the processor to processes that answer requests on the same machine."""
+NICENESS = {"fit": 10}  # long computations yield the processor to processes that answer requests
 
+# Linux may weigh sessions against each other before the processes in them (``autogroup``), so each job has its own
+# session. With 10, jobs on a busy machine got so little time that the store's answers timed out unread.
 SESSION_NICENESS = {"fit": 5}
-"""Niceness of a job's session. Linux may weigh sessions against each other before the processes in them
-(``autogroup``), so each job has its own session. It is 5, not 10 as for the process: with 10, jobs on a busy machine
-got so little time that the store's answers timed out unread.
-"""
 
+# SIGKILL: the machine has no memory left; the others: libraries in C at a limit
 NO_MEMORY = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV)
-"""The kernel sends SIGKILL when the machine has no memory left; libraries in C end by the others at a limit."""
 
 AT_ONCE = 65_536
 
 
 class ForkServer:
-    """The worker's end of the fork server.
-
-    Create it before the process starts a thread or an event loop, because it forks.
-
-    Attributes
-    ----------
-    running : dict of str to str
-        The id of the running job by kind.
-    """
+    """The worker's end. Create it before the process starts a thread or an event loop, because it forks."""
 
     def __init__(self, settings: Settings) -> None:
         if threading.active_count() > 1:
             raise RuntimeError("a process with threads cannot be forked")
-        self.running: dict[str, str] = {}
+        self.running: dict[str, str] = {}  # id of the running job by kind
         self._ended: dict[str, asyncio.Future[str]] = {}
         self._connection, theirs = socket.socketpair()
         gc.collect()
@@ -82,7 +68,6 @@ class ForkServer:
         theirs.close()
 
     async def connect(self) -> None:
-        """Open the connection in the event loop of the worker; afterwards jobs can be run."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._connection)
 
     async def listen(self) -> None:
@@ -107,13 +92,12 @@ class ForkServer:
             del self.running[kind]
 
     def kill(self, kind: str) -> None:
-        """Kill the job process of a kind, if one is running."""
         if kind in self.running:
             self._writer.write(_line(kind))
 
 
 def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
-    """Fork job processes for the worker at the other end of the connection, until it closes the connection."""
+    """Fork job processes for the worker at the other end of the connection."""
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -127,6 +111,7 @@ def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
             if ready == ended:
                 os.read(ended, AT_ONCE)
                 continue
+            # The worker is gone: kill all job processes and exit. If this process dies first, the kernel kills them.
             if not (received := connection.recv(AT_ONCE)):
                 for pid in pids.values():
                     os.kill(pid, signal.SIGKILL)
@@ -134,7 +119,7 @@ def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
                 os._exit(0)
             *lines, left = (left + received).split(b"\n")
             for line in lines:
-                kind, *job = json.loads(line)
+                kind, *job = json.loads(line)  # [kind, job, holder]: run a job; [kind]: kill the one that runs
                 if not job:
                     if kind in pids:
                         os.kill(pids[kind], signal.SIGKILL)
@@ -152,7 +137,7 @@ def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
             status = _reap(pid, os.WNOHANG)
             if status is not None:
                 del pids[kind]
-                connection.sendall(_line(kind, _ending(status)))
+                connection.sendall(_line(kind, _ending(status)))  # [kind, how it ended]
 
 
 def _reap(pid: int, options: int) -> int | None:

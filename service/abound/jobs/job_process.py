@@ -1,21 +1,6 @@
-"""The process of one claimed job.
+"""The process of one claimed job, forked by the fork server (``abound/jobs/fork_server.py``).
 
-The fork server (``abound/jobs/fork_server.py``) forks it.
-
-How a job can end
------------------
-1. The method returns or fails: the job process cleans up, writes the outcome into the record, and exits.
-2. The job is cancelled: a thread of the job process learns this from the next heartbeat. The method gets Cancelled
-   from its next progress report or its next await. If it takes longer than ``cancel_seconds`` to stop, the job
-   runner exits at once.
-3. The job process dies, or the method fails after the commit: the worker notices, cleans up and queues the job
-   again. A worker that stops kills its job processes; these attempts do not count.
-4. The worker dies: the kernel kills the job process with its parent. Another worker notices the missing heartbeat
-   and does the same.
-5. The model is deleted: the job process notices when it renews the pin or when the method commits. If the committed
-   version is deleted, nothing is left to finish and the job fails.
-6. The job process was wrongly taken for dead: the next heartbeat says that the job has another holder, and the job
-   runner exits.
+However it ends, the artifacts of an uncommitted job are deleted, and an unfinished job is queued again.
 """
 
 from __future__ import annotations
@@ -59,8 +44,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-EXIT_ABANDONED = 7
-"""Exit code of a job process that left the record as it was."""
+EXIT_ABANDONED = 7  # of a job process that left the record as it was
 
 RENEW_SECONDS = pins.PIN_SECONDS / 60
 
@@ -126,8 +110,10 @@ class JobProcess:
             else:
                 await self._fail(str(self._model_deleted), for_good=True)
         except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, NotReady) as error:
+            # A worker notices, cleans up and queues the job again.
             await self._jobs.update(job, gone=str(error))
         except AboundError as error:
+            # A deleted model or version leaves nothing to finish, even after the commit.
             await self._fail(str(error), for_good=isinstance(error, UnknownModel | VersionDeleted))
         except BaseException as error:
             if _is_lack_of_memory(error):
@@ -145,7 +131,6 @@ class JobProcess:
         log.info("a job ended", job=job.id, method=job.method, seconds=round(time.monotonic() - began, 3))
 
     async def _method_outcome(self) -> Outcome:
-        """Prepare the context and call the method."""
         from abound.jobs.methods import METHODS  # the fork server has imported it already
 
         method = METHODS.get(self._job.method)
@@ -206,7 +191,10 @@ class JobProcess:
         await self._jobs.end(self._job, state, **fields)
 
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send heartbeats and learn from the answers whether to stop. Runs in its own thread."""
+        """Send heartbeats, in a thread of its own, and learn from the answers whether to stop.
+
+        If they stop, because the process or its worker has died, another worker recovers the job.
+        """
         params = self._jobs.params
         client = sync_client(self._settings.store_url(), self._store.params.reply_seconds)
         until = None
@@ -221,9 +209,11 @@ class JobProcess:
                     continue
             if self._finished.is_set():
                 return
+            # This process was wrongly taken for dead.
             if told is None:
                 log.warning("a job was taken over by another worker", job=self._job.id)
                 _exit(EXIT_ABANDONED)
+            # The method gets Cancelled from its next progress report or await, or else the process exits below.
             if told and until is None:
                 until = time.monotonic() + params.cancel_seconds
                 self._told_to_stop = True
@@ -236,13 +226,11 @@ class JobProcess:
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that no memory could be allocated, for an array, a mapping or a thread's stack."""
     no_mapping = isinstance(error, OSError) and error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or no_mapping or "can't start new thread" in str(error)
 
 
 def out_of_memory(params: JobParams, limit: int | None) -> str:
-    """Return why a job failed that reached its limit of memory, and what to do about it."""
     if params.memory_bytes:
         said = f"{format_bytes(params.memory_bytes)}: set ABOUND_JOBS_MEMORY_BYTES to more"
     else:

@@ -43,43 +43,23 @@ Run = Callable[["JobContext", Any, Progress], Awaitable[Outcome]]
 
 @dataclass(frozen=True)
 class JobMethod:
-    """One job method.
+    """One job method."""
 
-    Attributes
-    ----------
-    params : type
-        A frozen dataclass that validates itself (ValueError).
-    run : callable
-    kind : str
-        The kind of worker that runs it. Each kind has its own queue and process, so that short or urgent jobs do
-        not wait for long ones.
-    summary : str
-        One line for people; by default the first line of ``run``'s docstring.
-    data : bool
-        Whether it can read a data set instead of history.
-    versions : bool
-        Whether it makes versions, which may be activated if they are better.
-    check_config : callable or None
-        Takes validated parameters and the configuration of the model; raises InvalidInstance if they do not go
-        together.
-    """
-
-    params: type[Any]
+    params: type[Any]  # a frozen dataclass that validates itself (ValueError)
     run: Run
-    kind: str = "replace"
-    summary: str = ""
-    data: bool = False
-    versions: bool = False
+    kind: str = "replace"  # has its own queue and process, so that short or urgent jobs do not wait for long ones
+    summary: str = ""  # one line for people; by default the first line of ``run``'s docstring
+    data: bool = False  # it can read a data set instead of history
+    versions: bool = False  # it makes versions, which may be activated if they are better
+    # Raises InvalidInstance if validated parameters and the configuration of the model do not go together.
     check_config: Callable[[Any, ModelConfig], None] | None = None
 
     @property
     def about(self) -> str:
-        """One line that says what the method does."""
         return self.summary or (inspect.getdoc(self.run) or "").partition("\n")[0]
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the parameters, with descriptions from their docstring."""
         schema = self._adapter.json_schema()
         about = field_descriptions(self.params)
         for name, parameter in schema.get("properties", {}).items():
@@ -108,7 +88,6 @@ class JobMethod:
             raise InvalidInstance(f"{field}{said}", field) from None
 
     def to_json(self, params: Any) -> dict[str, Any]:
-        """Return validated parameters as JSON values, including defaults."""
         plain: dict[str, Any] = self._adapter.dump_python(params, mode="json")
         return plain
 
@@ -118,12 +97,10 @@ class JobMethod:
 
 
 def names_of(params: type[Any]) -> list[str]:
-    """Return the names of a method's parameters."""
     return [field.name for field in fields(params)]
 
 
 def _fit_of(name: str) -> JobMethod:
-    """Return the job method that fits a batch method."""
     return JobMethod(
         fit_params(name),
         fit,

@@ -32,8 +32,7 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
 ENDED = ("succeeded", "failed", "cancelled")
 
-KINDS = ("fit", "replace")
-"""Kinds of jobs. A worker runs one job of each kind at a time, so that short jobs do not wait for long ones."""
+KINDS = ("fit", "replace")  # a worker runs one job of each kind at a time
 
 JOBS = "abound:jobs"
 
@@ -84,30 +83,23 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job is in a final state."""
         return self.state in ENDED
 
 
 def job_key(job_id: str) -> str:
-    """Return the Redis key of a record."""
     return f"{JOBS}:job:{job_id}"
 
 
 def new_id() -> str:
-    """Return a new random job id."""
     return secrets.token_hex(10)
 
 
 def id_of_key(key: str) -> str:
-    """Return the job id for an idempotency key.
-
-    A repeated key gives the same id, so the existing record reveals the repetition.
-    """
+    """A repeated key gives the same id, so the existing record reveals the repetition."""
     return hashlib.blake2b(key.encode(), digest_size=10, person=b"abound job").hexdigest()
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text has the form of a job id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -189,10 +181,7 @@ return 1
 
 
 def claim_command(kind: str, holder: str, fields: Mapping[str, Any]) -> list[Any]:
-    """Return the EVAL arguments to claim the next job of a kind.
-
-    The script returns (1, id), or (0, '') if no job is due.
-    """
+    """EVAL arguments to claim the next job of a kind. The script returns (1, id), or (0, '') if no job is due."""
     claim = change_command("", ("queued",), "running", stamp="started", fields={"holder": holder, **fields})
     claim[2:4] = [f"{JOBS}:state:queued", f'"{kind}"']
     return claim
@@ -209,7 +198,7 @@ def change_command(
     most: int = 0,
     fields: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Return the EVAL arguments for a change of a record.
+    """EVAL arguments for a change of a record.
 
     The change applies only if the job is in one of ``states``, has the given ``holder`` (if any), and its field
     ``unless`` is not true. With ``most``, it applies only while fewer jobs than that are in the new state.
@@ -223,10 +212,7 @@ def change_command(
 
 
 def heartbeat_command(job_id: str, holder: str, progress: float, stage: str | None) -> list[Any]:
-    """Return the EVAL arguments for a heartbeat.
-
-    The script returns None if the job has another holder, 1 if the job should stop, else 0.
-    """
+    """EVAL arguments. The script returns None if the job has another holder, 1 if the job should stop, else 0."""
     return [
         HEARTBEAT_SCRIPT,
         1,
@@ -238,9 +224,6 @@ def heartbeat_command(job_id: str, holder: str, progress: float, stage: str | No
 
 
 def commit_command(job_id: str, holder: str, prefixes: tuple[str, ...]) -> list[Any]:
-    """Return the EVAL arguments to commit a job.
-
-    The script returns 0 if the job should stop or has another holder, else 1.
-    """
+    """EVAL arguments. The script returns 0 if the job should stop or has another holder, else 1."""
     key = job_key(job_id)
     return [COMMIT_SCRIPT, 2, key, f"{key}:wrote", f'"{holder}"', msgspec.json.encode(prefixes), *prefixes]

@@ -1,12 +1,8 @@
-"""Jobs that rebuild a model state from its history, by one mechanism (``abound/replace/adoption.py``):
+"""Jobs that rebuild a model state from its history, by one mechanism (``abound/replace/adoption.py``).
 
-    refit     learns in several passes, with settings chosen on the newest, held-out part
-    forget    leaves out some events, and deletes them from history and everything else that is stored
-    restore   rolls the state back to an offset
-
-Each is a job: ``(context, params, progress) -> outcome``. Learning continues meanwhile; the events since the start
-of the job are replayed on top of the new state when it is adopted. A job that dies after it has committed is
-started again and reaches the same result: the log entries of its adoption say how far it was.
+Learning continues meanwhile; the events since the start of the job are replayed on top of the new state when it is
+adopted. A job that dies after it has committed is started again and reaches the same result: the log entries of its
+adoption say how far it was.
 """
 
 from __future__ import annotations

@@ -7,11 +7,7 @@
     abound:jobs:wake:<kind>           tokens that wake workers, one for each job queued recently
     abound:jobs:totals                number of ended jobs and their seconds, by method and state
 
-1. Every change is one Lua script (``abound/jobs/record.py``) for one state and one holder. If two processes race,
-   one wins.
-2. A job notes what it writes before it writes it. Uncommitted artifacts are deleted before the job leaves
-   ``running``. If a process dies in between, another one repeats the cleanup.
-3. The records are the queue. A worker claims the oldest queued job of a kind, and is woken when one is queued.
+Every change is one Lua script for one state and one holder (``abound/jobs/record.py``).
 """
 
 from __future__ import annotations
@@ -92,7 +88,6 @@ class JobParams:
 
     @property
     def n_threads(self) -> int:
-        """Number of threads that a fit uses on this machine."""
         return self.threads or max(1, (os.cpu_count() or 2) - 1)
 
     @property
@@ -102,12 +97,10 @@ class JobParams:
 
 
 class JobTotal(msgspec.Struct, frozen=True):
-    """Jobs of one method that ended in one state: their number and total seconds of running time."""
-
     method: str
     state: str
-    n: int
-    seconds: float
+    n: int  # jobs of the method that ended in the state
+    seconds: float  # their total running time
 
 
 class JobRepository:
@@ -134,7 +127,6 @@ class JobRepository:
         return await self.get(job.id)
 
     async def get(self, job_id: str) -> Job:
-        """Return the record of a job; raise UnknownJob if there is none."""
         if is_id(job_id):
             with store_errors():
                 fields = await self.store.client.hgetall(job_key(job_id))
@@ -163,12 +155,8 @@ class JobRepository:
     async def cancel(self, job_id: str, why: str) -> Job:
         """Cancel a queued job, or ask a running one to stop. An ended job stays as it is.
 
-        Raises
-        ------
-        UnknownJob
-        Conflict
-            The job has committed and can only be finished. A committed job that is queued after its last attempt
-            can still be cancelled.
+        Raises Conflict if the job has committed and can only be finished. A committed job that is queued after its
+        last attempt can still be cancelled.
         """
         job = await self.get(job_id)
         while not job.has_ended:
@@ -185,7 +173,6 @@ class JobRepository:
         return job.state == "queued" and job.attempt >= self.params.attempts
 
     async def claim(self, kind: str, holder: str) -> Job | None:
-        """Claim the next queued job of a kind for ``holder``; return None if none is due."""
         if not holder:
             raise ValueError("a running job must have a holder")
         fields = {"progress": 0.0, "stage": None, "gone": None, "error": None, "due": None}
@@ -194,7 +181,6 @@ class JobRepository:
         return await self.get(job_id.decode()) if made else None
 
     async def wait(self, kind: str) -> None:
-        """Wait until a job of a kind is queued, for one second at most."""
         seconds = min(1.0, self.store.params.reply_seconds / 2)
         with store_errors():
             await self.store.client.blpop([f"{JOBS}:wake:{kind}"], timeout=seconds)
@@ -208,10 +194,7 @@ class JobRepository:
         return made
 
     async def commit(self, job: Job, *prefixes: str) -> bool:
-        """Commit a job: it can no longer be cancelled, and no longer owns the artifacts below ``prefixes``.
-
-        Returns False and changes nothing if the job should stop, or has another holder by now.
-        """
+        """Commit a job. Returns False and changes nothing if it should stop, or has another holder by now."""
         with store_errors():
             return bool(await self.store.client.eval(*commit_command(job.id, job.holder or "", prefixes)))
 
@@ -235,14 +218,9 @@ class JobRepository:
         return made
 
     async def requeue(self, job: Job, why: str, counts: bool = True, delay: float = 0.0) -> bool:
-        """Queue a running job again whose holder is gone; return whether it was queued.
+        """Queue a running job again whose holder is gone, after ``delay`` seconds; return whether it was queued.
 
-        Parameters
-        ----------
-        counts : bool
-            Whether the attempt counts.
-        delay : float
-            Seconds to wait at least before the next attempt.
+        ``counts``: the attempt counts.
         """
         fields: dict[str, Any] = {
             "due": await self.store.now() + delay if delay else None,
@@ -260,12 +238,15 @@ class JobRepository:
     # artifacts that a job owns
 
     async def add_owned_prefix(self, job: Job, prefix: str) -> None:
-        """Note that the job owns all artifacts below ``prefix``. Call it before the first of them is written."""
+        """Note that the job owns all artifacts below ``prefix``, before the first of them is written.
+
+        Uncommitted ones are deleted before the job leaves ``running``; if a process dies in between, another one
+        repeats that.
+        """
         with store_errors():
             await self.store.client.sadd(f"{job_key(job.id)}:wrote", prefix)
 
     async def owned_prefixes(self, job_id: str) -> list[str]:
-        """Return the prefixes that the job still owns."""
         with store_errors():
             return sorted(prefix.decode() for prefix in await self.store.client.smembers(f"{job_key(job_id)}:wrote"))
 
@@ -276,7 +257,6 @@ class JobRepository:
     # statistics
 
     async def counts(self) -> dict[str, int]:
-        """Return the number of jobs by state."""
         with store_errors():
             async with self.store.client.pipeline(transaction=False) as pipe:
                 for state in STATES:
@@ -284,7 +264,6 @@ class JobRepository:
                 return dict(zip(STATES, await pipe.execute(), strict=True))
 
     async def totals(self) -> list[JobTotal]:
-        """Return the totals of all jobs that ever ended, by method and state."""
         with store_errors():
             found = await self.store.client.hgetall(TOTALS_KEY)
         texts = {name.decode(): value.decode() for name, value in found.items()}
@@ -296,7 +275,6 @@ class JobRepository:
         ]
 
     async def delete(self, job: Job) -> None:
-        """Delete the record of an ended job."""
         with store_errors():
             async with self.store.client.pipeline(transaction=True) as pipe:
                 pipe.delete(job_key(job.id), f"{job_key(job.id)}:wrote")

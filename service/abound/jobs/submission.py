@@ -44,8 +44,6 @@ class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class JobSubmission:
-    """Submits jobs for the models of a replica, whose store and artifact store are given."""
-
     def __init__(self, settings: Settings, store: Store, artifacts: ArtifactStore | None) -> None:
         self.jobs = JobRepository(store, settings.group(JobParams))
         self._store = store
@@ -57,13 +55,8 @@ class JobSubmission:
     ) -> Job:
         """Submit a job. If the idempotency ``key`` was used before, return the job that was submitted then.
 
-        Raises
-        ------
-        InvalidInstance
-            The job can never run with these parameters; or the key was used with a different request.
-        ArtifactsUnavailable
-            No artifact store is configured, or it cannot be reached or does not answer.
-        Overloaded, StoreUnavailable
+        Raises InvalidInstance if the job can never run with these parameters, or if the key was used with a different
+        request, and ArtifactsUnavailable.
         """
         job_id, body = new_id(), None
         if key is not None:
@@ -123,7 +116,6 @@ class JobSubmission:
         return job
 
     async def statistics(self) -> JobStatistics:
-        """Return statistics of all jobs and workers. Raises StoreUnavailable."""
         ended = {(one.method, one.state): (one.n, one.seconds) for one in await self.jobs.totals()}
         live = (await live_workers(self._store)).values()
         workers = {kind: sum(kind in kinds for kinds in live) for kind in KINDS}
@@ -137,10 +129,7 @@ async def load_methods() -> dict[str, JobMethod]:
 
 
 def _hash(request: JobRequest) -> str:
-    """Return the hash of a request with its defaults.
-
-    Requests under one idempotency key are the same request if their hashes are equal.
-    """
+    """Requests under one idempotency key are the same request if their hashes, with defaults, are equal."""
     return hashlib.blake2b(msgspec.json.encode(request, order="sorted"), digest_size=16).hexdigest()
 
 

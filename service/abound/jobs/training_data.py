@@ -1,13 +1,7 @@
 """The instances that a model has learned, as matrices for a batch method.
 
-1. Pin all of history, so that nothing of it is deleted during the read.
-2. Take the present end A of the log as the last event, and find the ranges that still count at A
-   (``abound/history/lineage.py``).
-3. Read the log entries of these ranges in order. Leave out repeats and forgotten events. Keep only the ids and
-   values of the features and labels of each record, and each name once.
-
-If history begins with a base, or the model was imported, the earlier events exist only as a state file; the
-instances begin after it.
+If history begins with a base, or the model was imported, the earlier events exist only as a state file; the instances
+begin after it.
 """
 
 from __future__ import annotations
@@ -34,15 +28,13 @@ from abound_core.types import START, Offset
 if TYPE_CHECKING:
     from abound.jobs.context import JobContext
 
-AT_ONCE = 256
-"""Records between two progress reports."""
+AT_ONCE = 256  # records between two progress reports
 
-MAX_DENSE_BYTES = 2**27
-"""Bytes of the dense vectors of all instances beyond which the baseline is left out: they are held in memory."""
+MAX_DENSE_BYTES = 2**27  # of the dense vectors of all instances, in memory; beyond it there is no baseline
 
 
 class LearnedInstances(NamedTuple):
-    """The learned instances that count, and the range of their log entries: those after ``after``, up to ``until``.
+    """Instances from the log entries after ``after``, up to ``until``.
 
     ``is_all``: False if the model has learned earlier events, of which only a state file exists.
     """
@@ -54,22 +46,17 @@ class LearnedInstances(NamedTuple):
 
     @property
     def range(self) -> dict[str, str | None]:
-        """The range in the form of records and cards."""
         return {"after": None if self.after == START else str(self.after), "until": str(self.until)}
 
 
 async def matrices_of_history(context: JobContext, progress: Progress) -> LearnedInstances:
     """Return the instances that a model has learned and that still count, in the order in which it learned them.
 
-    Raises
-    ------
-    Conflict
-        History still has events that are being forgotten.
-    Cancelled, Corrupted, ArtifactsUnavailable, StoreUnavailable
+    Raises Conflict while history still has events that are being forgotten.
     """
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)
-    await context.pin(START)
+    await context.pin(START)  # nothing of history is deleted during the read
     until = await full_log.newest_offset(store, keys)
     await erasures.refuse_forgotten(store, keys, until)
 
@@ -81,11 +68,14 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
                 yield elements
 
     progress("finding the events that count", 0.0)
+    # The ranges that still count at ``until``, the end of the log when the job began.
     found = await trace_lineage(read, store, artifacts, keys, until)
     after = found.ranges[0].after if found.ranges else until
     await context.range(None if after == START else after, until)
     gathering = MatrixBuilder(new_secret(), dense_bytes=MAX_DENSE_BYTES)
     outcomes = await _outcomes(context, found)
+    # Repeats and forgotten events are left out. Of a record only the ids and values of its features and labels are
+    # kept.
     for log_range in found.ranges:
         async with contextlib.aclosing(read_events(read, log_range)) as reading:
             async for group in reading:
@@ -98,7 +88,7 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
 
 
 async def _outcomes(context: JobContext, found: Lineage) -> OutcomeReplay:
-    """Return an object that says which requests were learned, starting from the receipts of the initial state."""
+    """Return which requests were learned, starting from the receipts of the initial state."""
     if found.start is None:
         return OutcomeReplay()
     live = await state_files.load(
@@ -110,7 +100,6 @@ async def _outcomes(context: JobContext, found: Lineage) -> OutcomeReplay:
 async def _add(
     gathering: MatrixBuilder, outcomes: OutcomeReplay, event: LearnEvent, at: Offset, progress: Progress, done: float
 ) -> None:
-    """Add the records of a log entry that were learned."""
     learned = outcomes.were_learned(event.records, event.units, at)
     ends = record_ends(event.records, event.n_records).tolist()
     first = 0

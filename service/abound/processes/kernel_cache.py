@@ -29,24 +29,19 @@ VARIABLE = "NUMBA_CACHE_DIR"
 
 SOURCE = Path(abound_core.__path__[0])
 
+# File that marks a cache with all groups of kernels. Each copy of the source has its own compiled kernels in the
+# cache, and its own mark.
 COMPLETE = f"complete-{hashlib.blake2b(os.fsencode(SOURCE), digest_size=8).hexdigest()}"
-"""Name of the file that marks a cache with all groups of kernels. Each copy of the source has its own compiled kernels
-in the cache, and its own mark."""
 
-KEPT_SECONDS = 30 * 86_400
-"""Directories of other versions are deleted when they were not used for this long."""
+KEPT_SECONDS = 30 * 86_400  # for directories of other versions, since their last use
 
 
 def set_cache_dir(environment: MutableMapping[str, str] = os.environ) -> Path:
     """Create the directory for this version of the kernels and name it in ``environment``.
 
-    A directory that ``environment`` names already is left as it is. Otherwise the directory is below the user's
-    cache directory, or below the temporary directory if the former is not writable.
-
-    Raises
-    ------
-    CannotStart
-        Neither directory is writable, or the one in the temporary directory is accessible to other users.
+    A directory that ``environment`` names already is left as it is. Otherwise the directory is below the user's cache
+    directory, or below the temporary directory if the former is not writable. Raises CannotStart if neither is
+    writable, or the one in the temporary directory is accessible to other users.
     """
     if given := environment.get(VARIABLE):
         return Path(given)
@@ -82,7 +77,6 @@ def is_complete() -> bool:
 
 
 def mark_complete() -> None:
-    """Mark the cache as complete."""
     (set_cache_dir() / COMPLETE).write_text(_compiled_for())
 
 

@@ -1,17 +1,7 @@
 """Loading of kernels: those of the default model before the replica is ready, other groups when a model needs them.
 
-At the first start on a machine they are compiled:
-
-1. Two processes compile the groups of ``abound_core.model.live_model.DEFAULT_GROUPS``, one each, and share numba's
-   cache on disk.
-2. The replica gets ready; it reads instances in plain Python at first. A process of low priority compiles the other
-   groups, one after the other, then the kernels of batch methods. A thread of the replica loads each group once it is
-   compiled.
-
-Requests, log entries and digests that need a group wait for it (``wait_for_groups``), so that the event loop never
-compiles. Once all kernels are compiled, the cache is marked as complete (``kernel_cache.is_complete``), and later
-starts load a group when it is needed. A process that compiles the other groups holds a lock, so that no kernel of a
-machine is compiled twice.
+At the first start on a machine they are compiled. Requests, log entries and digests that need a group wait for it
+(``wait_for_groups``), so that the event loop never compiles.
 """
 
 from __future__ import annotations
@@ -42,16 +32,14 @@ log = structlog.get_logger(__name__)
 
 NICE = 10
 
-PATIENCE_SECONDS = 45.0
-"""How long a request waits for kernels; clients give up after one minute."""
+PATIENCE_SECONDS = 45.0  # of a request that waits for kernels; clients give up after one minute
 
 BACKGROUND_GROUPS = [group for group in GROUPS if group not in DEFAULT_GROUPS]
 
+# a forked process has all modules loaded; no thread may run yet when it is started
 _context = multiprocessing.get_context("fork")
-"""A forked process has all modules loaded. No thread may run yet when it is started."""
 
-_coming: dict[str, Future[None]] = {}
-"""The groups that this process loads, or has loaded, in the background."""
+_coming: dict[str, Future[None]] = {}  # groups that this process loads, or has loaded, in the background
 
 
 def load() -> None:
@@ -64,13 +52,8 @@ def load() -> None:
 def load_all() -> None:
     """Compile the kernels of all groups and methods, and load those that all models use.
 
-    If another process compiles them already, wait for it. Call this from the main thread, before any other thread
-    is started.
-
-    Raises
-    ------
-    CannotStart
-        The process that compiles a part of them failed.
+    If another process compiles them already, wait for it. Call this from the main thread, before any other thread is
+    started. Raises CannotStart if the process that compiles a part of them failed.
     """
     if not kernel_cache.is_complete():
         with _compile_lock():
@@ -95,16 +78,18 @@ def load_first() -> None:
         load()
         return
     _save_one_at_a_time()
+    # One process for each group; they share numba's cache on disk.
     compiling = [_start(_compile, group) for group in DEFAULT_GROUPS]
     for process in compiling:
         process.join()
     warmup(*DEFAULT_GROUPS)
+    # The replica gets ready, and reads instances in plain Python until that kernel is compiled, too.
     vectorizer.use_kernel = False
     _compile_rest()
 
 
 async def wait_until_loaded(config: ModelConfig, timeout: float | None = None) -> None:  # noqa: ASYNC109
-    """Wait for the kernels with which a model learns and answers, as ``wait_for_groups`` does."""
+    """Wait for the kernels with which a model learns and answers."""
     await wait_for_groups(groups_of(config), timeout)
 
 
@@ -124,7 +109,6 @@ async def wait_for_groups(groups: Sequence[str], timeout: float | None = None) -
 
 
 def _start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """Run a function in another process, which ends with this one."""
     process = _context.Process(target=_run, args=(dies_with_parent(), work, *arguments), daemon=True)
     process.start()
     return process
@@ -152,15 +136,14 @@ def _compile_methods() -> None:
 
 
 def _compile_rest() -> None:
-    """Start a process that compiles the other groups, and a thread of this process that loads them."""
     receiving, sending = _context.Pipe(duplex=False)
     _start(_compile_others, sending)
     sending.close()
-    _load_in_background(BACKGROUND_GROUPS, receiving)
+    _load_in_background(BACKGROUND_GROUPS, receiving)  # each group once it is compiled
 
 
 def _compile_others(sending: Connection) -> None:
-    os.nice(NICE)
+    os.nice(NICE)  # the replica answers meanwhile
     with _compile_lock():
         for group in BACKGROUND_GROUPS:
             warmup(group)
@@ -175,10 +158,7 @@ def _load_in_background(groups: list[str], compiled: Connection | None = None) -
 
 
 def _load_groups(groups: list[str], compiled: Connection | None) -> None:
-    """Load groups of kernels.
-
-    With ``compiled``, each group is loaded when the other process has compiled it, or has ended.
-    """
+    """Load groups of kernels; with ``compiled``, each when the other process has compiled it, or has ended."""
     for group in groups:
         if compiled is not None:
             with contextlib.suppress(EOFError):
@@ -193,25 +173,19 @@ def _load_groups(groups: list[str], compiled: Connection | None) -> None:
 
 @contextlib.contextmanager
 def _compile_lock() -> Iterator[None]:
-    """Hold the lock for compiling all groups, unless they are compiled already.
-
-    Mark the cache as complete at the end.
-    """
+    """Hold the lock for compiling all groups, so that no kernel of a machine is compiled twice."""
     if kernel_cache.is_complete():
         yield
         return
     _save_one_at_a_time()
     with kernel_cache.lock("compiling"):
         yield
-        kernel_cache.mark_complete()
+        kernel_cache.mark_complete()  # later starts load a group when it is needed
 
 
 def _save_one_at_a_time() -> None:
-    """Make processes save compiled kernels one at a time.
-
-    Numba names a file by the index of the kernel's signatures, which it has read before. Two processes that save
-    two signatures of one kernel could therefore write to the same file.
-    """
+    # Numba names a file by the index of the kernel's signatures, which it has read before. Two processes that save two
+    # signatures of one kernel could therefore write to the same file.
     save = IndexDataCacheFile.save
 
     def locked(file: IndexDataCacheFile, key: object, data: object) -> None:

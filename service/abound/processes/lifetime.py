@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def raise_open_files_limit() -> None:
-    """Raise the limit of open files as far as allowed; the usual one is less than the connections of a replica."""
+    """The usual limit is less than the connections of a replica."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -60,7 +60,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether any process of this host has the PID. A zombie counts."""
+    """Return whether any process of this host has the pid. A zombie counts."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -74,7 +74,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def start_time_of(pid: int) -> str | None:
-    """Return the start time of process ``pid`` as a text; None if it is gone.
+    """Return the start time of a process as a text; None if it is gone.
 
     No later process with the same pid has the same text. A zombie counts as gone, since it holds neither files nor
     memory.
@@ -99,10 +99,9 @@ def _started_by_ps(pid: int) -> str | None:
 
 
 def end_process(pid: int, start: str, patience: float) -> bool:
-    """End process ``pid`` if it still has the start time ``start``.
+    """End a process if it still has the start time ``start``; return whether there was one to end.
 
-    It gets SIGTERM, then SIGKILL after ``patience`` seconds. Blocks until it is gone, at most ``patience`` + 5
-    seconds. Returns whether there was a process to end.
+    It gets SIGTERM, then SIGKILL after ``patience`` seconds. Blocks at most ``patience`` + 5 seconds.
     """
     if start_time_of(pid) != start:
         return False

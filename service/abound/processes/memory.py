@@ -13,8 +13,7 @@ _GROUPS = (
 """Directory of the control group, its files of the limit and the usage, and the field of ``memory.stat`` with the
 bytes of cached files that the kernel reclaims first."""
 
-SHARE = 0.8
-"""Fraction of the machine's memory that all processes may use for models, if no bound is set."""
+SHARE = 0.8  # of the machine's memory, for the models of all processes, if no bound is set
 
 WORKER_SHARES = 4
 """Memory of a worker, in multiples of the model.
@@ -32,12 +31,7 @@ log.
 def default_models_memory(processes: int, *, worker: bool = False, store: bool = False) -> int | None:
     """Return the default bound in bytes for all models of one replica; None if the total memory is unknown.
 
-    Parameters
-    ----------
-    processes : int
-        Replicas on this machine; each has all models.
-    worker, store : bool
-        Whether a worker, or the store, runs on this machine too.
+    Each of the ``processes`` replicas on this machine has all models. ``worker``, ``store``: run on this machine too.
     """
     whole = total_memory()
     if whole is None:
@@ -73,7 +67,6 @@ def free_memory() -> int | None:
 
 
 def _limit(path: Path) -> int | None:
-    """Return the limit of a control group; None if it has none."""
     return int(text) if path.exists() and (text := path.read_text().strip()).isdigit() else None
 
 
@@ -94,7 +87,6 @@ def limit_memory(room: int | None) -> None:
 
 
 def format_bytes(n: int) -> str:
-    """Return a number of bytes as text: ``1.5 GiB``."""
     size = float(n)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:

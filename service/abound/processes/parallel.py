@@ -1,13 +1,6 @@
 """Where batch work runs: on threads of this process, or on a Dask cluster (``ABOUND_CLUSTER=dask://host:port``).
 
-On a cluster:
-
-1. The work is sent once to each worker, with all its data; a piece is only a number or two. Kernels are sent by
-   name.
-2. When a worker dies, Dask runs its pieces on another one.
-3. When all workers that had the work are gone, or the scheduler is, the finished results are kept, and the other
-   pieces are sent again once there is a worker. The executor waits ``BACK_SECONDS`` for a worker, and sends the
-   work ``MAX_ATTEMPTS`` times. After that it raises ClusterUnavailable, and the caller may start again.
+A cluster may lose workers: finished results are kept, and only the other pieces run again.
 """
 
 from __future__ import annotations
@@ -38,20 +31,9 @@ LOOK_SECONDS = 1.0
 def parallel(cluster: str | None, threads: int) -> Iterator[None]:
     """Run batch work on the threads or the cluster while the context lasts, each piece on one thread.
 
-    A seed therefore gives the same model to the bit, whatever the number of threads.
-
-    Parameters
-    ----------
-    cluster : str or None
-        ``dask://host:port`` of a scheduler, whose workers must run the same release. None: ``threads`` threads
-        here.
-
-    Raises
-    ------
-    CannotStart
-        The address is malformed, or Dask is not installed.
-    ClusterUnavailable
-        The scheduler cannot be reached, or has no worker.
+    A seed therefore gives the same model to the bit, whatever the number of threads. The workers of a cluster must
+    run the same release. Raises CannotStart if the address is malformed or Dask is not installed, and
+    ClusterUnavailable if the scheduler cannot be reached or has no worker.
     """
     from joblib import parallel_config
 
@@ -76,13 +58,6 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
 
 
 class DaskExecutor:
-    """Executor for the workers of a Dask cluster.
-
-    Parameters
-    ----------
-    client : distributed.Client
-    """
-
     shares_memory = False
 
     def __init__(self, client: Any) -> None:
@@ -91,12 +66,8 @@ class DaskExecutor:
     def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], on_piece: OnPiece | None) -> list[T]:
         """Return ``work(*piece)`` for each piece, in the order of the pieces.
 
-        ``on_piece`` is called with the number of finished pieces at least every ``LOOK_SECONDS``.
-
-        Raises
-        ------
-        ClusterUnavailable
-            The cluster lost the work. Errors of ``work`` and ``on_piece`` are raised as they are.
+        ``on_piece`` is called with the number of finished pieces at least every ``LOOK_SECONDS``. Raises
+        ClusterUnavailable if the cluster lost the work; errors of ``work`` and ``on_piece`` are raised as they are.
         """
         import cloudpickle
         from distributed.scheduler import KilledWorker
@@ -113,6 +84,8 @@ class DaskExecutor:
                     f"workers of the cluster died while they ran a piece of work: {error}"
                 ) from None
             except _lost() as error:
+                # All workers that had the work are gone, or the scheduler is: send the other pieces once there is a
+                # worker again.
                 why = f"{type(error).__name__}: {error}"
                 self._wait_for_worker(why)
             else:
@@ -124,6 +97,8 @@ class DaskExecutor:
     ) -> None:
         """Run the pieces that have no result yet, and append their results to ``found``."""
         client = self._client
+        # The work goes once to each worker, with all its data; a piece is only a number or two. When a worker dies,
+        # Dask runs its pieces on another one.
         shared = client.scatter([packed], broadcast=True, hash=False)[0]
         waiting = [client.submit(_apply, shared, *piece, pure=False) for piece in pieces[len(found) :]]
         try:
@@ -156,7 +131,6 @@ class DaskExecutor:
 
 
 def _lost() -> tuple[type[Exception], ...]:
-    """Return the types of errors that mean a lost worker or scheduler."""
     from distributed.client import FutureCancelledError
 
     return (FutureCancelledError, OSError, TimeoutError)

@@ -17,15 +17,11 @@ from pathlib import Path
 
 from abound_core.errors import CannotStart
 
-LONGEST_PATH = 60
-"""In bytes; leaves space for the socket's name in a socket address (104 bytes on macOS)."""
+LONGEST_PATH = 60  # bytes; leaves space for the socket's name in an address (104 bytes on macOS)
 
 
 def runtime_dir(data_dir: Path) -> Path:
-    """Return the runtime directory of ``data_dir``, without creating it.
-
-    Raise CannotStart if no base directory is suitable.
-    """
+    """Return the runtime directory of ``data_dir``, without creating it."""
     owned = f"{os.getuid()}:{os.path.realpath(data_dir)}".encode(errors="surrogateescape")
     name = f"abound-{os.getuid()}-{hashlib.sha256(owned).hexdigest()[:12]}"
     given = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -47,7 +43,6 @@ def prepare_runtime_dir(path: Path) -> None:
 
 @contextlib.contextmanager
 def cannot_start_on_os_error(what: str) -> Iterator[None]:
-    """Turn an OSError inside the block into CannotStart, with ``what`` in front of its message."""
     try:
         yield
     except OSError as error:

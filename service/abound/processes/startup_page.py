@@ -34,11 +34,8 @@ DISCARD_BYTES = 2**24
 """Bounds in time and size for reading and discarding a body: closing on unread bytes would reset the connection."""
 
 
+# A script is needed: an HTML refresh does nothing for an address with a fragment, such as ``/#labels``.
 RELOAD = "setTimeout(() => location.reload(), 1000 * document.documentElement.dataset.again)"
-"""Reloads the page.
-
-A script is needed: an HTML refresh does nothing for an address with a fragment, such as ``/#labels``.
-"""
 
 PAGE = """<!doctype html>
 <html lang="en" data-again="{again}">
@@ -66,7 +63,7 @@ PAGE_HEADERS = [
 
 
 class StartupStatus(NamedTuple):
-    """The current stage of the start, how much of it is done (0..1), and when to ask again (in seconds)."""
+    """``progress`` is 0..1 of the stage, ``retry_after`` in seconds."""
 
     stage: str
     progress: float
@@ -83,7 +80,6 @@ class StartupServer:
         self._connections = 0
 
     async def open(self) -> None:
-        """Start to accept connections, unless already started."""
         if self._server is None:
             # A copy of the socket: closing it does not affect the one that the replicas accept from.
             copy = self._listening.dup()
@@ -126,7 +122,6 @@ class StartupServer:
 
 
 def response_to(path: bytes, status: StartupStatus, with_body: bool = True) -> bytes:
-    """Return the whole HTTP/1.1 response to a request for ``path``."""
     again = max(1, math.ceil(status.retry_after))
     if path == b"/livez":
         body = msgspec.json.encode({"status": "alive"})
@@ -165,11 +160,6 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a listening, non-blocking TCP socket of our own; ``port`` 0 takes a free port.
 
     ``::`` accepts IPv4 too. A name is resolved; of several addresses, IPv4 is preferred.
-
-    Raises
-    ------
-    CannotStart
-        The address does not belong to this machine, or the port is taken or not allowed.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -20,8 +20,7 @@ import os
 
 import msgspec
 
-EXIT_REFUSED = 3
-"""Exit code of a child that reported ``error``. A restart alone is unlikely to help."""
+EXIT_REFUSED = 3  # of a child that reported ``error``; a restart alone is unlikely to help
 
 LONGEST_LINE = 65_536
 
@@ -51,7 +50,6 @@ class Reporter:
             os.set_blocking(fd, False)
 
     def __call__(self, stage: str, progress: float) -> None:
-        """Report the current step and how much of it is done."""
         self.send(Report(stage=stage, progress=progress))
 
     def send(self, report: Report) -> None:

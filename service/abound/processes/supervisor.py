@@ -1,23 +1,8 @@
 """The supervisor, the parent process of ``abound serve``.
 
 It binds the port, starts all other processes and restarts them. It is small on purpose: it holds the port, the lock
-of the data directory and the children, and does no work that could fail. When it ends in any way, the kernel ends
-all its children, so that the port and the data directory are free again.
-
-Start
------
-1. Bind the port, and answer on it (``abound/processes/startup_page.py``) until a replica does.
-2. Start the embedded store, unless another store is configured, and wait until it has loaded.
-3. Start the first replica. On a new machine it compiles the kernels of the default model, and the others in the
-   background (``abound/processes/kernel_compiler.py``).
-4. When it reports ``warm``, start the other replicas and the worker. They find the kernels compiled; the worker
-   waits until all are.
-5. When a replica is ready, leave the port to it.
-
-Stop
-----
-On SIGTERM, SIGINT or SIGHUP the order is reversed: the replicas finish their requests, then the worker stops, then
-the store. A second signal ends everything at once.
+of the data directory and the children, and does no work that could fail. When it ends in any way, the kernel ends all
+its children, so that the port and the data directory are free again.
 """
 
 from __future__ import annotations
@@ -49,26 +34,19 @@ from abound_core.errors import CannotStart, WrongSetting
 REPLICA = "abound.api.server"
 WORKER = "abound.worker"
 
-METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""The directory where prometheus-client keeps the values of several processes."""
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus-client keeps the values of several processes
 
-WATCH_SECONDS = 0.1
-"""How often the store's process is checked."""
+WATCH_SECONDS = 0.1  # between two checks of the store's process
 
 LOADING_SECONDS = 0.02
 
-SPARE_SECONDS = 5.0
-"""Time beyond its own bound that a child gets before it is killed."""
+SPARE_SECONDS = 5.0  # beyond its own bound, before a child is killed
 
-STEP = 0.1
-"""A stage is printed again each time its progress has grown by this much."""
+STEP = 0.1  # of progress, after which a stage is printed again
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until it is stopped and return the exit code.
-
-    The code is 0 after a stop, 1 if the service could not start or continue, 2 for a wrong setting.
-    """
+    """Run the service until it is stopped; return 0, 1 if it could not start or continue, 2 for a wrong setting."""
     teller = ConsoleLog(settings.log_format == "json")
     for sentence in unknown_variables(os.environ, groups=False):
         teller.write(sentence, level="warning")
@@ -86,13 +64,10 @@ def serve(settings: Settings) -> int:
 
 
 class ConsoleLog:
-    """Writes messages for the person who started the service to standard error."""
-
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
 
     def write(self, sentence: str, level: str = "info") -> None:
-        """Write one line: text, or a JSON object with ``timestamp``, ``level`` and ``event``."""
         line = f"abound: {sentence}" if level == "info" else f"abound: {level}: {sentence}"
         if self._as_json:
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -103,8 +78,6 @@ class ConsoleLog:
 
 
 class Supervisor:
-    """Starts, watches and stops the processes of one service. Call ``run``."""
-
     def __init__(self, settings: Settings, listening: socket.socket, teller: ConsoleLog) -> None:
         self._settings = settings
         self._listening = listening
@@ -123,19 +96,13 @@ class Supervisor:
         self._reported = ("", 0.0)
 
     async def run(self) -> None:
-        """Start, watch, and stop at a signal.
-
-        Raises
-        ------
-        CannotStart
-            A part does not start; everything that was started is stopped again.
-        """
+        """Start, watch, and stop at a signal. Raises CannotStart, with everything stopped, if a part does not start."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_signal)
         loop.add_signal_handler(signal.SIGINT, self._on_signal)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup, which is respected
             loop.add_signal_handler(signal.SIGHUP, self._on_signal)
-        await self._startup_server.open()
+        await self._startup_server.open()  # answers on the port until a replica does
         self._print(f"listening on {self._url}, process {os.getpid()}")
         runtime = runtime_dir(self._settings.data_dir)
         metrics = runtime / f"metrics-{os.getpid()}"
@@ -153,7 +120,6 @@ class Supervisor:
         self._print("stopped")
 
     def status(self) -> StartupStatus:
-        """Return the current stage of the start or stop, while no replica answers."""
         if self._stopping.is_set():
             return StartupStatus("stopping", 0.0)
         if not self._replicas:
@@ -244,15 +210,17 @@ class Supervisor:
         return child
 
     async def _start_later(self, children: list[Child]) -> None:
+        # The first replica compiles the kernels of the default model; the others find them compiled.
         await self._replicas[0].was_warm.wait()
         for child in children:
             self._in_background(child.run())
 
     async def _watch(self) -> None:
-        """Leave the port to the replicas while one accepts connections, and print progress, until the stop."""
+        """Print progress and watch the children until the stop."""
         printed = ""
         while not self._stopping.is_set():
             self._changed.clear()
+            # Leave the port to the replicas while one accepts connections.
             if any(child.ready for child in self._replicas):
                 self._startup_server.close()
             else:
@@ -282,7 +250,7 @@ class Supervisor:
         return f", {ready} of {len(self._replicas)} replicas" if len(self._replicas) > 1 else ""
 
     async def _stop(self) -> None:
-        """Stop the replicas, the worker and the store, in this order. The port answers 503 meanwhile."""
+        """Stop the replicas, which finish their requests, then the worker, then the store. The port answers 503."""
         self._stopping.set()
         if self._starting is not None:
             self._starting.cancel()
@@ -323,7 +291,6 @@ class Supervisor:
         return task
 
     def _print_stage(self, stage: str, progress: float) -> None:
-        """Print the progress of the start: each stage once, and then at each further tenth."""
         if stage != self._reported[0] or progress >= self._reported[1] + STEP:
             self._reported = (stage, progress)
             self._print(f"{stage}, {progress:.0%}" if progress else stage)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
 
-FLUSH_SECONDS = 5.0
-"""Longest time that the last spans may take to be sent, on stopping."""
+FLUSH_SECONDS = 5.0  # longest time that the last spans may take to be sent, on stopping
 
 _traceparent = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?").fullmatch
 
@@ -33,17 +32,9 @@ def given_trace_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 class Tracing:
-    """Makes the spans of one process.
+    """Makes the spans of one process. With ``provider`` None they go to an OTLP endpoint over HTTP.
 
-    Parameters
-    ----------
-    provider : TracerProvider or None
-        None: the spans go to an OTLP endpoint over HTTP.
-
-    Raises
-    ------
-    CannotStart
-        The libraries are not installed.
+    Raises CannotStart if the libraries are not installed.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -70,23 +61,19 @@ class Tracing:
         return self._tracer.start_as_current_span("request", parent, kind=self._kinds.SERVER, attributes=attributes)
 
     def span(self, name: str, **attributes: Any) -> AbstractContextManager[Span]:
-        """Return a context that is a span of the current request."""
         return self._tracer.start_as_current_span(name, attributes=attributes)
 
     def append(self) -> AppendSpans:
-        """Begin the span ``append`` of the current request."""
         return AppendSpans(self)
 
     def begin(self, name: str, parent: Any) -> Span:
-        """Return a span that has begun."""
         return self._tracer.start_span(name, parent)
 
     def current(self) -> Any:
-        """Return the context of the current request."""
         return self._context.get_current()
 
     def close(self) -> None:
-        """Send the last spans. An endpoint that does not answer delays this for ``FLUSH_SECONDS`` at most."""
+        """Send the last spans, for at most ``FLUSH_SECONDS``."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(FLUSH_SECONDS)
@@ -101,22 +88,18 @@ class AppendSpans:
         self._open = tracing.begin("append", self._parent)
 
     def appended(self) -> None:
-        """Begin the span ``apply``."""
         self._open.end()
         self._open = self._tracing.begin("apply", self._parent)
 
     def end(self, _: object = None) -> None:
-        """End the open span: the request has ended."""
         self._open.end()
 
 
 def trace_id_of(span: Span) -> str:
-    """Return the id of a span's trace, as in ``traceparent``."""
     return f"{span.get_span_context().trace_id:032x}"
 
 
 def _exporting_provider() -> TracerProvider:
-    """Return a provider that sends spans in batches, from a thread."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -29,14 +29,7 @@ E = TypeVar("E")
 class AnnouncementFollower(Generic[E]):
     """Polls the announcements of one kind, and runs at most one task per model.
 
-    Parameters
-    ----------
-    models : mapping
-        Live view of the models, by name.
-    purpose : str
-        The purpose of the lease.
-    kind : type
-        The event that its payload contains.
+    ``models`` is a live view by name; ``kind`` is the event in the payload of the lease for ``purpose``.
     """
 
     def __init__(self, store: Store, models: Mapping[str, ReplicatedModel], purpose: str, kind: type[E]) -> None:
@@ -48,7 +41,6 @@ class AnnouncementFollower(Generic[E]):
         self._poll_due = asyncio.Event()
 
     async def run(self) -> None:
-        """Poll every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
             await wait_for_event(self._poll_due, POLL_SECONDS)
             self._poll_due.clear()
@@ -56,11 +48,9 @@ class AnnouncementFollower(Generic[E]):
                 await self._poll()
 
     def poll_soon(self) -> None:
-        """Trigger the next poll immediately."""
         self._poll_due.set()
 
     async def stop(self) -> None:
-        """Cancel all tasks."""
         await cancel_and_wait(*self._tasks.values())
 
     async def _poll(self) -> None:
@@ -71,7 +61,7 @@ class AnnouncementFollower(Generic[E]):
                 self._on_announcement(model, event)
 
     def _on_announcement(self, model: ReplicatedModel, event: E | None) -> None:
-        """Handle the present announcement of a model that is neither halted nor loading; None if there is none."""
+        """Handle the present announcement, or None, of a model that is neither halted nor loading."""
         raise NotImplementedError
 
     def _start(self, model: ReplicatedModel, work: Coroutine[Any, Any, None]) -> None:

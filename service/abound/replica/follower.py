@@ -1,14 +1,8 @@
 """The follower: reads the catalog and the logs of all models and applies them, from start to stop.
 
-    **load**     newest good snapshot, then replay to the log's end (``abound/replica/loader.py``)
-    **follow**   one XREAD BLOCK over the catalog and all logs, in a loop
-    **verify**   after every lost connection: does the last applied entry still exist, with the same checksum? If not,
-                 the store has lost the end of the log or is another store: the state is dropped and loaded again
-
-A replica that continued from entries which the store has lost would differ from all others forever. So step *verify*
-precedes any new entry. Two more cases need it: a replica was suspended until entries that it had not read were
-trimmed, or its server became a replica of another server. The store reports neither to a reader. So every read is
-followed, on the same connection, by queries for how far each log is trimmed and for the role of the server.
+A replica that continued from entries which the store has lost would differ from all others forever. So each new
+connection first verifies that the last applied entry still exists with the same checksum; if not, the state is
+dropped and loaded again.
 """
 
 from __future__ import annotations
@@ -40,19 +34,7 @@ RETRY_SECONDS = 10.0
 
 
 class Follower:
-    """Keeps models at the end of their logs.
-
-    Attributes
-    ----------
-    catalog : Catalog
-    models : dict of ReplicatedModel by name
-    models_offset : Offset
-        Offset of the catalog up to which ``models`` is complete. It is behind ``catalog`` while kernels are loaded.
-    failure : str or None
-        Why the follower has stopped.
-    cut_off : str or None
-        Why the store cannot be read at the moment.
-    """
+    """Keeps models at the end of their logs."""
 
     def __init__(
         self,
@@ -64,9 +46,10 @@ class Follower:
     ) -> None:
         self.catalog = Catalog()
         self.models: dict[str, ReplicatedModel] = {}
+        # ``models`` is complete up to here. It is behind ``catalog`` while kernels are loaded.
         self.models_offset = START
-        self.failure: str | None = None
-        self.cut_off: str | None = None
+        self.failure: str | None = None  # why the follower has stopped
+        self.cut_off: str | None = None  # why the store cannot be read at the moment
         self._store = store
         self._params = params
         self._limits = limits
@@ -79,12 +62,8 @@ class Follower:
     async def load(self, progress: Progress) -> None:
         """Bring all models to the ends of their logs.
 
-        Raises
-        ------
-        StoreUnavailable
-            The store became unavailable; call again.
-        CannotStart
-            The catalog, or the beginning of a model's log, is lost or damaged.
+        Raises StoreUnavailable if the store became unavailable: call again. Raises CannotStart if the catalog, or the
+        beginning of a model's log, is lost or damaged.
         """
         connection = await self._store.open_connection("load")
         try:
@@ -124,8 +103,7 @@ class Follower:
     async def continues_catalog(self, connection: StoreConnection, seconds: float) -> bool:
         """Return whether the catalog at the other end of a connection continues ours.
 
-        If not, that server has lost the end of the catalog, and models with it. Entries appended to their logs would
-        be lost.
+        If not, that server has lost models, and entries appended to their logs would be lost.
         """
         offset, checksum = self.catalog.offset, self.catalog.checksum
         if offset == START:
@@ -133,18 +111,13 @@ class Follower:
         return await stream.holds_over(connection, CATALOG_KEY, offset, checksum, seconds)
 
     def verify_soon(self) -> None:
-        """Run step *verify* after the current entry: the heartbeat found fewer entries than were read here."""
+        """Verify all positions after the current entry: the heartbeat found fewer entries than were read here."""
         if self._connection is not None:
             self._connection.close()
 
     # the catalog
 
     async def _read_catalog(self, connection: StoreConnection) -> None:
-        """Read the whole catalog again; remove models that it no longer contains.
-
-        The new catalog takes effect only when it is read to its end. Half of one would pass the next verification,
-        and the missing models would go unnoticed, as would the deleted ones.
-        """
         catalog = Catalog()
         seconds = self._store.params.reply_seconds
         async for elements in stream.read(
@@ -153,11 +126,13 @@ class Follower:
             for element in elements:
                 if not self._apply_catalog(element, catalog):
                     return
+        # Only a catalog read to its end takes effect. Half of one would pass the next verification, and missing or
+        # deleted models would go unnoticed.
         self.catalog = catalog
         await self._sync()
 
     def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
-        """Apply an entry to a catalog; return False, and set ``failure``, when that is impossible."""
+        """Apply an entry; return False, and set ``failure``, when that is impossible."""
         try:
             catalog.apply(element)
         except (Corrupted, UnknownApplyVersion) as error:
@@ -214,7 +189,6 @@ class Follower:
             await self._reload(connection, model)
 
     async def _continues_log(self, connection: StoreConnection, model: ReplicatedModel) -> bool:
-        """Return whether the log at the other end continues from the last applied entry of a model."""
         position, seconds = model.position, self._store.params.reply_seconds
         return await stream.holds_over(connection, model.keys.log, position.offset, position.checksum, seconds)
 
@@ -281,12 +255,15 @@ class Follower:
                 await self._reload(connection, halted)
         followed = [model for model in self.models.values() if model.failure is None and model.halted is None]
         seconds = BLOCK_SECONDS + self._store.params.reply_seconds
+        # One blocking read over the catalog and all logs.
         words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
         words += ["STREAMS", CATALOG_KEY]
         words += [model.log_key for model in followed]
         words.append(self.catalog.offset.entry)
         words += [model.offset.entry for model in followed]
         keys = [stream.trimmed_key(model.log_key) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
+        # This replica may have been suspended until entries that it had not read were trimmed, or its server may have
+        # become a replica. The store reports neither to a reader, so each read also asks for the trims and the role.
         reply, trims, role = await connection.call_all(tuple(words), ("MGET", *keys), stream.ROLE, seconds=seconds)
         stream.check_primary(role)
         if reply:

@@ -16,60 +16,27 @@ log = structlog.get_logger(__name__)
 
 WATCH_SECONDS = 0.25
 
-MAX_FAILURES = 3
-"""Number of failures that are reported at a time."""
+MAX_FAILURES = 3  # reported at a time
 
 
 class Durability(NamedTuple):
-    """Durability that the store promises for an event in its log.
+    """Durability that the store promises for an event in its log."""
 
-    Attributes
-    ----------
-    appendfsync : ``always`` | ``everysec`` | ``no``, or None
-        None when the store does not report it, or has no append-only file.
-    levels : tuple of str
-        Levels that a request can ask for here, weakest first.
-    warning : str or None
-        Possible losses, and how to prevent them.
-    """
-
-    appendfsync: str | None
-    levels: tuple[str, ...]
-    warning: str | None
+    appendfsync: str | None  # always, everysec or no; None: not reported, or no append-only file
+    levels: tuple[str, ...]  # that a request can ask for here, weakest first
+    warning: str | None  # possible losses, and how to prevent them
 
 
 class ReplicaStatus(NamedTuple):
-    """Status of a replica.
-
-    Attributes
-    ----------
-    stage : ``connecting`` | ``loading snapshot of ...`` | ``replaying ...`` | ``warming`` | ``ready`` | ``draining``
-    progress : float, 0 to 1
-        Of the stage.
-    ready : bool
-        It answers from a state that it trusts.
-    reason : str or None
-        Why it is not ready.
-    log : ``connected`` | ``cut off``
-    since : float or None
-        Seconds since it was cut off.
-    lag : int or None
-        Entries behind, over all models; None when unknown.
-    durability : Durability or None
-        From the newest server info; None before the first connection.
-    history : str or None
-        Why there is no history, or why the log is not moved to it, and how to fix it; None when history works.
-    """
-
-    stage: str
-    progress: float
-    ready: bool
-    reason: str | None
+    stage: str  # connecting, loading snapshot of ..., replaying ..., warming, ready or draining
+    progress: float  # of the stage, 0 to 1
+    ready: bool  # it answers from a state that it trusts
+    reason: str | None  # why it is not ready
     log: Literal["connected", "cut off"]
-    since: float | None
-    lag: int | None
-    durability: Durability | None
-    history: str | None = None
+    since: float | None  # seconds since it was cut off
+    lag: int | None  # entries behind, over all models; None when unknown
+    durability: Durability | None  # from the newest server info; None before the first connection
+    history: str | None = None  # why the log is not moved to history, and how to fix it; None when that works
 
 
 class Health:
@@ -85,23 +52,20 @@ class Health:
         self._refusal: str | None = None
 
     def set_stage(self, stage: str, progress: float = 0.0) -> None:
-        """Set the stage of the replica and the progress in it."""
         self._stage, self._progress = stage, progress
 
     def check_accepting(self) -> None:
-        """Raise NotReady when the replica is starting or stopping."""
         if self._stage != "ready":
             raise NotReady(f"this replica accepts no changes: {self._stage}")
 
     async def run(self) -> None:
-        """Record when the store becomes unavailable, and log when it takes no events. Runs until cancelled."""
+        """Record when the store becomes unavailable, and log when it takes no events."""
         while True:
             self._cut_off()
             self._log_refusal()
             await asyncio.sleep(WATCH_SECONDS)
 
     def status(self) -> ReplicaStatus:
-        """Return the status of the replica, from memory."""
         models = self._follower.models.values()
         reasons = [self._follower.failure] if self._follower.failure else []
         reasons += [model.failure for model in models if model.failure is not None]

@@ -20,23 +20,13 @@ from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.types import Offset
 
 TICK_SECONDS = 1.0
-CLEAR_TICKS = 10
-"""By then a replica that was killed just before this one started counts as silent."""
+CLEAR_TICKS = 10  # by then a replica that was killed just before this one started counts as silent
 
 
 class Heartbeat:
     """Measures the lag, verifies the logs and publishes the status of the models.
 
-    Parameters
-    ----------
-    replica : str
-        Id of the replica.
-    follower : Follower
-        Holds the models, and is notified when a log is shorter than before.
-    copies
-        Local copies of version files on this replica.
-    classified : callable
-        Returns the answered ``/classify`` requests of this replica by duration (``RequestMeter.durations``).
+    ``classified`` returns the answered ``/classify`` requests of this replica by duration.
     """
 
     def __init__(
@@ -60,7 +50,6 @@ class Heartbeat:
         self._seen: dict[str, Offset] = {}
 
     async def run(self) -> None:
-        """Measure the lag and publish the status of the models every second. Runs until cancelled."""
         with contextlib.suppress(StoreUnavailable):
             await self._publish()  # an adoption waits for all replicas that have published themselves
         await forever(self._beat, TICK_SECONDS, at_once=False)
@@ -75,12 +64,10 @@ class Heartbeat:
             self._cleared = True
 
     def forget_model(self, name: str) -> None:
-        """Drop the records of a deleted model."""
         self._published.pop(name, None)
         self._seen.pop(name, None)
 
     async def withdraw(self) -> None:
-        """Remove the published status. Raise StoreUnavailable when the store is away."""
         await replica_status.withdraw(self._store, [model.keys for model in self._models.values()], self._replica)
 
     async def _measure_lag(self) -> None:

@@ -40,11 +40,9 @@ from abound_core.errors import (
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 2.0
-DELETED_SECONDS = 5.0
-"""Interval of the check whether loaded versions were deleted."""
+DELETED_SECONDS = 5.0  # interval of the check whether loaded versions were deleted
 
-UNKNOWN_SECONDS = 1.0
-"""Time for which a missing version is not looked up again."""
+UNKNOWN_SECONDS = 1.0  # time for which a missing version is not looked up again
 
 MAX_UNKNOWN = 1024
 
@@ -77,13 +75,7 @@ class ServingParams:
 
 
 class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
-    """The loaded versions of all models of a replica. ``ReplicatedModel.versions`` says which each model has.
-
-    Parameters
-    ----------
-    models : mapping
-        Live view of the models, by name.
-    """
+    """The loaded versions of all models of a replica. ``ReplicatedModel.versions`` says which each model has."""
 
     def __init__(
         self,
@@ -104,37 +96,26 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
         self._checked_for_deleted = 0.0
 
     def on_model_added(self, model: ReplicatedModel) -> None:
-        """Start tracking the versions of a new model. From now on it serves only with its active version loaded."""
-        model.versions = {}
+        model.versions = {}  # from now on it serves only with its active version loaded
 
     def on_model_removed(self, model: ReplicatedModel) -> None:
-        """Drop the versions of a deleted model."""
         self._wanted.pop(model.incarnation, None)
         self._failed.pop(model.incarnation, None)
         for version in list(model.versions or ()):
             self._unload(model, version)
 
     async def stop(self) -> None:
-        """Cancel all loading."""
         await super().stop()
         await cancel_and_wait(*self._loading.values())
 
     async def wait_loaded(self) -> None:
-        """Wait for all versions that are being loaded now."""
         if self._loading:
             await asyncio.wait(self._loading.values())
 
     async def get(self, model: ReplicatedModel, version: str) -> LoadedVersion:
         """Return a version to rank by; load it first if necessary.
 
-        Raises
-        ------
-        UnknownVersion
-            The model has no such version.
-        MemoryLimitExceeded
-            It is larger than the bounds allow.
-        Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
-            It cannot be used.
+        Raises UnknownVersion, MemoryLimitExceeded if it is larger than the bounds allow, or the error of its loading.
         """
         found = self.get_loaded(model, version)
         if found is not None:
@@ -160,7 +141,6 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
         return found
 
     def on_halt(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
-        """Handle a model that lacks the version of an activation: load it, then resume the model."""
         reason, _ = self._failed.get(model.incarnation, (str(missing), 0.0))
         model.halted = reason if model.lacks_version else str(missing)
         self._want(model, missing.version)
@@ -198,7 +178,6 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
                     self._unload(model, name)
 
     async def _prepare(self, model: ReplicatedModel, event: PrepareVersionEvent) -> None:
-        """Load the version that is about to be activated."""
         try:
             await self._load(model, event.version, event.digest)
         except Exception as error:
@@ -230,7 +209,7 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
             model.resumes = True
 
     async def _load(self, model: ReplicatedModel, version: str, digest: str | None = None) -> LoadedVersion:
-        """Load a version, once for all concurrent callers. ``digest``: of its activation, which skips the bounds."""
+        """Load a version, once for all callers. ``digest``: of its activation, which skips the bounds."""
         place = (model.incarnation, version)
         loading = self._loading.get(place)
         if loading is None:
@@ -309,7 +288,6 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
         self._wanted.setdefault(model.incarnation, set()).add(version)
 
     def _unload(self, model: ReplicatedModel, version: str) -> int:
-        """Unload a version; return its size in bytes."""
         self._loaded.pop((model.incarnation, version), None)
         info = (model.versions or {}).pop(version, None)
         return info.n_bytes if info is not None else 0

@@ -41,8 +41,6 @@ def no_progress(stage: str, done: float) -> None:
 
 
 class Loader:
-    """Loads models and applies entries to them."""
-
     def __init__(
         self, store: Store, params: LogParams, callbacks: FollowerCallbacks, artifacts: ArtifactStore | None
     ) -> None:
@@ -54,7 +52,6 @@ class Loader:
         self._since_pause = 0
 
     async def load(self, connection: StoreConnection, model: ReplicatedModel, progress: Progress = no_progress) -> None:
-        """Load the newest good snapshot and replay. Raise what ``replay`` raises."""
         name = model.name
         try:
             progress(f"loading snapshot of {name}", 0.0)
@@ -126,6 +123,7 @@ class Loader:
         try:
             applied = await model.apply(element)
         except (Corrupted, UnknownApplyVersion) as error:
+            # It stays stopped: it is not ready and reports the reason.
             log.error("a model has stopped", model=model.name, reason=str(error))
             return
         except (VersionNotLoaded, StandbyMissing) as missing:

@@ -25,21 +25,14 @@ from abound.processes.memory import default_models_memory
 from abound.state.replicated_model import ReplicatedModel
 from abound_core.errors import MemoryLimitExceeded, Overloaded
 
-LOOK_SECONDS = 0.01
-"""Maximal age of the size that ``check`` uses, for a model below half of its bound."""
+LOOK_SECONDS = 0.01  # most age of the size that ``check`` uses, for a model below half of its bound
 
 
 PREPARING_RETRY_SECONDS = 5.0
 
 
 class MemoryBudget:
-    """The memory of one process.
-
-    Parameters
-    ----------
-    most : int or None
-        Bytes of all models; None: no bound.
-    """
+    """The memory of one process; ``most``: bytes of all models, None without a bound."""
 
     def __init__(self, most: int | None) -> None:
         self.most = most
@@ -55,10 +48,7 @@ class MemoryBudget:
         return cls(default_models_memory(processes) if most is None else most)
 
     def update_sizes(self, models: Iterable[ReplicatedModel]) -> None:
-        """Update the sizes of all models and their standby states; call it regularly.
-
-        Models also grow by events from other replicas.
-        """
+        """Update the sizes; call it regularly, since models also grow by events from other replicas."""
         models = list(models)
         self._sizes = {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models}
         self._standby_bytes = {model.name: model.n_standby_bytes for model in models}
@@ -140,7 +130,6 @@ class MemoryBudget:
 
 
 def needed_bytes(model: ReplicatedModel) -> int:
-    """Return the memory of a model in bytes, including the next growth of its tables."""
     return model.live.n_bytes + model.live.growth_bytes + model.n_loaded_bytes
 
 

@@ -41,16 +41,6 @@ ARRIVAL_SECONDS = 10.0
 
 
 class ModelDirectory:
-    """The models of a follower.
-
-    Parameters
-    ----------
-    connection : ReconnectingConnection
-        Used to append to the catalog.
-    most : int
-        Number of models at which no more are created.
-    """
-
     def __init__(
         self,
         store: Store,
@@ -68,36 +58,27 @@ class ModelDirectory:
         self._default_update = default_update
 
     def new_config(self, fields: dict[str, Any]) -> ModelConfig:
-        """Return the configuration of a new model with these fields. Raises InvalidInstance."""
         return ModelConfig.from_dict({"update": self._default_update} | fields)
 
     def names(self) -> list[str]:
-        """Return the names of all models, in order of creation."""
         return [living.keys.name for living in self._follower.catalog if living.keys.name in self._follower.models]
 
     def get(self, name: str) -> ReplicatedModel:
-        """Return the model of this name; raise UnknownModel if there is none."""
         model = self._follower.models.get(name)
         if model is None:
             raise UnknownModel(f"there is no model {name[:64]!r}", did_you_mean(name, self._follower.models))
         return model
 
     async def wait_for(self, name: str) -> None:
-        """Return as soon as the model is here, or the whole catalog is applied. Raise what ``catch_up`` raises."""
+        """Return as soon as the model is here, or the whole catalog is applied."""
         if name not in self._follower.models:
             await self.catch_up(ARRIVAL_SECONDS)
 
     async def catch_up(self, timeout: float) -> None:  # noqa: ASYNC109
         """Wait until this replica has applied what the catalog has now.
 
-        A client may create a model on one replica and ask another one immediately.
-
-        Raises
-        ------
-        StoreUnavailable
-            The store does not answer.
-        NotReady
-            This replica has not read the catalog, or has not loaded the kernels of a new model, in time.
+        A client may create a model on one replica and ask another one immediately. Raises StoreUnavailable if the
+        store does not answer, and NotReady if this replica has not applied it in time.
         """
         try:
             async with asyncio.timeout(min(timeout, CATALOG_SECONDS)):
@@ -108,7 +89,6 @@ class ModelDirectory:
             await self._wait_until_read(newest, timeout)
 
     def all(self) -> list[ReplicatedModel]:
-        """Return all models, in order of creation."""
         return [self.get(name) for name in self.names()]
 
     def check_can_create(self, name: str) -> None:
@@ -123,18 +103,9 @@ class ModelDirectory:
     async def create(self, name: str, config: ModelConfig, timeout: float = 10.0) -> bool:  # noqa: ASYNC109
         """Create a model unless its name is in use; return True if this call created it.
 
-        Raises
-        ------
-        InvalidInstance
-            The name is invalid (field ``model``).
-        Conflict
-            The maximal number of models is reached.
-        StoreUnavailable
-            Nothing was appended.
-        OutcomeUnknown
-            The store did not answer.
-        NotReady
-            This replica accepts no changes now, has not compiled the kernels yet, or did not read the change in time.
+        Raises InvalidInstance (field ``model``), Conflict at the maximum of models, StoreUnavailable if nothing was
+        appended, OutcomeUnknown if the store did not answer, and NotReady if this replica accepts no changes, has not
+        compiled the kernels, or did not read the change in time.
         """
         self.check_can_create(name)
         if name in self._follower.models:
@@ -147,12 +118,10 @@ class ModelDirectory:
         return model is not None and model.incarnation == created.entry
 
     async def delete(self, name: str, timeout: float = 10.0) -> None:  # noqa: ASYNC109
-        """Delete a model and all of its data in the store. Raise UnknownModel, and what ``create`` raises.
+        """Delete a model and all of its data in the store.
 
         The worker deletes its data in the artifact store some minutes later: if the store loses its last second or
-        fails over, the model exists again and needs its history.
-
-        Deleting the model ``default`` creates a new one.
+        fails over, the model exists again and needs its history. Deleting the model ``default`` creates a new one.
         """
         model = self.get(name)
         self._health.check_accepting()
@@ -163,7 +132,6 @@ class ModelDirectory:
         await snapshots.delete_incarnation(self._store, model.keys)
 
     async def create_default(self) -> Offset:
-        """Append the creation of the model ``default``; return its offset. Raise StoreUnavailable, OutcomeUnknown."""
         return await self._append(ModelCreated(DEFAULT_MODEL, self.new_config({}).to_dict()))
 
     async def restore_default(self) -> None:
@@ -176,7 +144,6 @@ class ModelDirectory:
                 await self.create_default()
 
     async def _append(self, event: ModelCreated | ModelDeleted) -> Offset:
-        """Append to the catalog; return the entry's offset."""
         try:
             async with asyncio.timeout(self._store.params.connect_seconds):
                 await self._connection.wait_open()
@@ -187,8 +154,6 @@ class ModelDirectory:
         return await append_to_catalog(self._connection, event, self._store.params.reply_seconds)
 
     async def _wait_until_read(self, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
-        """Wait until the follower has read an entry of the catalog and carried it out."""
-
         async def is_read() -> bool:
             return self._follower.models_offset >= offset
 
@@ -197,7 +162,6 @@ class ModelDirectory:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a model; raise InvalidInstance (field ``model``) if it is invalid."""
     if re.fullmatch(MODEL_NAME[1:-1], name) is None:
         raise InvalidInstance(f"a model's name {NAME_RULE}", "model")
     return name

@@ -29,6 +29,7 @@ from abound_core.errors import Conflict, UnknownPrediction
 from abound_core.instances.record import record_ends
 from abound_core.instances.record_kernels import vector_end
 
+# Adds an entry, which records how many bytes precede it, and removes the oldest ones beyond the byte bound.
 _REMEMBER = """
 local total = redis.call('incrby', KEYS[2], #ARGV[2])
 local id = redis.call('xadd', KEYS[1], 'maxlen', '~', ARGV[4], '*',
@@ -46,7 +47,6 @@ redis.call('expire', KEYS[1], ARGV[6])
 redis.call('expire', KEYS[2], ARGV[6])
 return id
 """
-"""Adds an entry, which records how many bytes precede it, and removes the oldest ones beyond the byte bound."""
 
 TOKEN_LENGTH = 22
 
@@ -86,7 +86,7 @@ def vector_fingerprint(config: ModelConfig) -> bytes:
 
 
 async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams, reading: bytes = b"") -> str:
-    """Store a vector with the fingerprint of its configuration; return its id. Raise StoreUnavailable."""
+    """Store a vector with the fingerprint of its configuration; return its id."""
     token = secrets.token_urlsafe(16)
     names = [keys.key("remembered"), keys.key("remembered:bytes")]
     with store_errors():
@@ -98,13 +98,8 @@ async def remember(store: Store, keys: ModelKeys, vector: bytes, params: Remembe
 async def recall(store: Store, keys: ModelKeys, prediction: str, params: RememberParams, reading: bytes = b"") -> bytes:
     """Return the vector stored under an id.
 
-    Raises
-    ------
-    UnknownPrediction
-        The id is unknown or too old, or newer instances have displaced it.
-    Conflict
-        It was made with another fingerprint than ``reading``.
-    StoreUnavailable
+    Raises UnknownPrediction if the id is unknown, too old or displaced by newer instances, and Conflict if it was
+    made with another fingerprint than ``reading``.
     """
     unknown = UnknownPrediction("no instance is remembered under this id (any more)", "prediction")
     match = _ID.fullmatch(prediction)
@@ -133,7 +128,7 @@ async def recall(store: Store, keys: ModelKeys, prediction: str, params: Remembe
 
 
 async def mark_learned(store: Store, keys: ModelKeys, predictions: Sequence[str], params: RememberParams) -> None:
-    """Record that stored instances were learned, so ``newest_predictions`` leaves them out. Raise StoreUnavailable."""
+    """Record that stored instances were learned, so ``newest_predictions`` leaves them out."""
     key = keys.key("remembered:learned")
     entries = [prediction[: -TOKEN_LENGTH - 1] for prediction in predictions]
     with store_errors():
@@ -147,10 +142,9 @@ async def mark_learned(store: Store, keys: ModelKeys, predictions: Sequence[str]
 async def newest_predictions(
     store: Store, keys: ModelKeys, params: RememberParams, reading: bytes, most: int, most_bytes: int
 ) -> list[tuple[str, bytes]]:
-    """Return the ids and vectors of the newest stored instances with the fingerprint ``reading``, newest first.
+    """Return the ids and vectors of the newest stored instances with the fingerprint ``reading``.
 
-    Instances that were learned are left out. At most ``most``, and no more after ``most_bytes``.
-    Raise StoreUnavailable.
+    Newest first, without those that were learned. At most ``most``, and no more after ``most_bytes``.
     """
     found: list[tuple[str, bytes]] = []
     end, n_bytes = b"+", 0
@@ -171,14 +165,11 @@ async def newest_predictions(
     return found
 
 
-LISTED_AT_ONCE = 50
-"""Number of entries read at a time to be listed; each may have some hundred kilobytes."""
+LISTED_AT_ONCE = 50  # each may have some hundred kilobytes
 
 READ_ENTRIES = 1000
-"""Number of entries read at a time."""
 
-NEW_STREAM_SECONDS = 3600
-"""Expiry of a new stream whose writer died."""
+NEW_STREAM_SECONDS = 3600  # expiry of a new stream whose writer died
 
 _TAKE_PLACE = """
 local left = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+')
@@ -201,7 +192,6 @@ class PredictionEraser:
         self._matched: set[bytes] = set()
 
     async def read(self) -> None:
-        """Record the hashes of all stored vectors."""
         async for _, fields in self._entries():
             self._known.add(_hash(fields[b"v"]))
 
@@ -220,7 +210,6 @@ class PredictionEraser:
             place += n
 
     async def count(self) -> int:
-        """Return the number of stored predictions that matched."""
         if not self._matched:
             return 0
         n = 0
@@ -229,13 +218,10 @@ class PredictionEraser:
         return n
 
     async def forget(self) -> None:
-        """Rewrite the stream without the predictions that matched.
-
-        A deleted entry leaves its bytes in its node of the stream. So the remaining entries go into a new stream,
-        which replaces the old one.
-        """
         if not self._matched:
             return
+        # A deleted entry leaves its bytes in its node of the stream. So the remaining entries go into a new stream,
+        # which replaces the old one.
         client, key = self._store.client, self._keys.key("remembered")
         beside = self._keys.key(f"remembered:{secrets.token_hex(4)}")
         last = b"0-0"

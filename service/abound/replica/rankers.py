@@ -23,21 +23,12 @@ from abound_core.model.active_version import LIVE, ServingState
 
 
 class Rankers:
-    """Chooses the ranker for the ``version`` of a request.
-
-    Attributes
-    ----------
-    timer : DurationCounter
-        Seconds of each ranking batch in a thread.
-    """
-
     def __init__(self, loaded_versions: LoadedVersions, params: ServingParams) -> None:
         self._loaded_versions = loaded_versions
         self._pool: BatchingPool[RankingRequest, Labels] = BatchingPool(self._ranked, params.threads, params.waiting)
-        self.timer = DurationCounter()
+        self.timer = DurationCounter()  # seconds of each ranking batch in a thread
 
     def close(self) -> None:
-        """Stop the threads."""
         self._pool.close()
 
     async def choose(
@@ -50,16 +41,8 @@ class Rankers:
         """Return the version to rank by for the fields of a request; None: the index.
 
         Does not wait if ``version`` leaves the choice to the active version (None). The version is then that of the
-        model's current offset.
-
-        Raises
-        ------
-        UnknownVersion
-            The model has no such version.
-        InvalidInstance
-            The request asks for reasons (``explain``) of a named version, or for ``min_probability`` of any version.
-        MemoryLimitExceeded, Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
-            It cannot be loaded.
+        model's current offset. Raises UnknownVersion, or InvalidInstance if the request asks for reasons
+        (``explain``) of a named version or for ``min_probability`` of any.
         """
         serving = model.live.serving
         if version == LIVE or (serving.is_live and version is None):
@@ -88,11 +71,9 @@ class Rankers:
         return version is not None or model.live.serving is serving
 
     async def rank(self, asked: Sequence[RankingRequest], patient: bool = False) -> list[Labels]:
-        """Return the labels of each query. ``patient``: wait even in a full queue. Raise Overloaded."""
         return await self._pool.run(asked, patient)
 
     def _ranked(self, asked: Sequence[RankingRequest]) -> list[Labels]:
-        """Rank in a thread."""
         began = perf_counter()
         labels = rank_all(asked)
         self.timer.observe(perf_counter() - began)
@@ -102,8 +83,7 @@ class Rankers:
 T = TypeVar("T")
 R = TypeVar("R")
 
-MAX_BATCH = 256
-"""Most items of several calls in one batch; a single call may have more."""
+MAX_BATCH = 256  # most items of several calls in one batch; a single call may have more
 
 
 class _Call(NamedTuple, Generic[T, R]):
@@ -112,15 +92,9 @@ class _Call(NamedTuple, Generic[T, R]):
 
 
 class BatchingPool(Generic[T, R]):
-    """Threads that all do one kind of work.
+    """Threads that all do one kind of work: ``work`` returns one result for each item, in a thread.
 
-    Parameters
-    ----------
-    work : callable
-        Return one result for each item. Called in a thread.
-    threads : int
-    waiting : int
-        Most calls that wait for a thread.
+    At most ``waiting`` calls wait for a thread.
     """
 
     def __init__(self, work: Callable[[Sequence[T]], list[R]], threads: int, waiting: int) -> None:
@@ -134,7 +108,7 @@ class BatchingPool(Generic[T, R]):
     async def run(self, items: Sequence[T], patient: bool = False) -> list[R]:
         """Return the result of each item. Raise Overloaded when too many calls wait.
 
-        With ``patient`` the call waits even if the queue is full; for callers that make one call at a time.
+        A ``patient`` call waits even if the queue is full; for callers that make one call at a time.
         """
         if not patient and len(self._waiting) >= self._most:
             raise Overloaded("too many requests wait to be ranked by a version; `version` live does not wait")
@@ -148,7 +122,6 @@ class BatchingPool(Generic[T, R]):
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:
-        """Pass waiting calls to free threads."""
         while self._waiting and len(self._busy) < self._threads:
             together = [self._waiting.popleft()]
             size = len(together[0].items)

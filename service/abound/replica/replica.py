@@ -62,29 +62,16 @@ log = structlog.get_logger(__name__)
 
 PRESENCE_POLL_SECONDS = 0.05
 
-STOP_RECORDING_SECONDS = 3.0
-"""Longest wait for an artifact store when a replica stops."""
+STOP_RECORDING_SECONDS = 3.0  # longest wait for an artifact store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaParams:
-    """Parameters of a replica.
+    """Parameters of a replica."""
 
-    Attributes
-    ----------
-    durability : ``log`` | ``fsync`` | ``replica``
-        The level that every learned event is to reach. A store that cannot reach it is refused at the start.
-    max_models : int
-        Number of models at which no more are created.
-    default_update : ``fsu`` | ``sls``
-        Update rule of a new model that names none.
-    limits, log, snapshots, serving
-        Bounds of requests, the log, snapshots and loaded versions.
-    """
-
-    durability: str = "log"
-    max_models: int = 1000
-    default_update: str = "fsu"
+    durability: str = "log"  # log, fsync or replica; a store that cannot reach it is refused at the start
+    max_models: int = 1000  # no more are created
+    default_update: str = "fsu"  # update rule of a new model that names none
     limits: Limits = field(default_factory=Limits)
     log: LogParams = field(default_factory=LogParams)
     snapshots: SnapshotParams = field(default_factory=SnapshotParams)
@@ -94,22 +81,8 @@ class ReplicaParams:
 class Replica:
     """The state of every model of one store, and the only way to change it.
 
-    ``crashed`` is set when a part of it has stopped with an unexpected error. Only a restart helps then.
-
-    The protocol, from a request to its response and from a crash to readiness:
-
-     1. ``start`` refuses a store that could lose the log, reads the catalog, loads the newest good snapshot of each
-        model and replays its log. If there is no model ``default``, it creates one.
-     2. One follower reads all logs and applies them entry by entry. Nothing else changes a model.
-     3. ``learn`` appends. Concurrent requests share an entry; the store's reply makes them durable.
-     4. The follower reads the entry, recognizes its origin and applies it in slices. The requests get their offset,
-        ranks and whether the index changed.
-     5. While the store is away, the models keep answering. Requests that were not sent are refused. Requests that
-        were sent without a reply have an unknown outcome until the follower reads them. Nothing is ever sent twice.
-     6. When the store is back, the last applied entry must exist with its checksum. If not, the model's state is
-        dropped and loaded again.
-     7. At a mark, applying pauses while the digest is computed. It is published under the mark's token.
-     8. An entry that cannot be read stops its model permanently: the model is not ready and reports the reason.
+    One follower reads all logs and applies them entry by entry; nothing else changes a model. ``learn`` appends, and
+    the follower reads the entry back. While the store is away, the models keep answering.
     """
 
     def __init__(
@@ -147,21 +120,17 @@ class Replica:
             else None
         )
         self._recording: asyncio.Task[None] | None = None
-        self.crashed = asyncio.Event()
+        self.crashed = asyncio.Event()  # a part has stopped with an unexpected error; only a restart helps
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
 
     # start and stop
 
     async def start(self, progress: Progress = lambda stage, done: None) -> None:
-        """Start the replica and report ``progress`` with the stage and the fraction done.
+        """Start the replica; return when it follows all logs.
 
-        Return when the replica follows all logs. A model whose log is damaged does not prevent that; it is not ready.
-
-        Raises
-        ------
-        CannotStart
-            The store is unsafe, or its data cannot be used.
+        A model whose log is damaged does not prevent that; it is not ready. Raises CannotStart if the store is
+        unsafe, or its data cannot be used.
         """
 
         loop = asyncio.get_running_loop()
@@ -177,12 +146,12 @@ class Replica:
         tell("warming", 0.0)
         kernel_compiler.load()
         tell("connecting", 0.0)
-        await self.store.check()
+        await self.store.check()  # refuses a store that could lose the log
         self._connection.start()
         while True:
             try:
                 await self.storage_status.join()
-                await self._follower.load(tell)
+                await self._follower.load(tell)  # catalog, newest good snapshots, then the logs
                 if DEFAULT_MODEL not in self._follower.models:
                     await self.models.create_default()
                     continue
@@ -219,7 +188,7 @@ class Replica:
         self._health.set_stage("ready", 1.0)
 
     async def _is_first_replica(self) -> bool:
-        """Return whether this is the first of the live replicas, which is the one that records high-water marks."""
+        """The first of the live replicas records the high-water marks."""
         models = sorted(self._follower.models)
         live = await self.replicas(models[0]) if models else []
         return bool(live) and live[0].replica == self.id
@@ -254,11 +223,9 @@ class Replica:
         await self.store.close()
 
     def status(self) -> ReplicaStatus:
-        """Return the status of this replica, from memory."""
         return self._health.status()
 
     def server_info(self) -> ServerInfo | None:
-        """Return the newest server info; None before the first connection."""
         return self._connection.info
 
     async def confirmed_durability(self) -> str:
@@ -268,7 +235,6 @@ class Replica:
     # models
 
     def model(self, name: str) -> ReplicatedModel:
-        """Return the model of this name; raise UnknownModel if there is none."""
         return self.models.get(name)
 
     async def learn(
@@ -294,6 +260,9 @@ class Replica:
         """
         model = self._changeable(name)
         has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)
+        # Concurrent requests share an entry, and the store's reply makes them durable. The follower recognizes the
+        # entry's origin, applies it, and the requests get their outcome. A request that was sent without a reply has an
+        # unknown outcome until then; nothing is sent twice.
         learned = await appender_of(model).learn(drafts, has_key or wait == "applied", timeout)
         if len(learned) == 1 and learned[0].refused is not None:
             raise learned[0].refused
@@ -302,16 +271,9 @@ class Replica:
     async def configure(self, name: str, changes: dict[str, Any], timeout: float = 10.0) -> ModelConfig:  # noqa: ASYNC109
         """Change fields of a model's configuration; return the resulting configuration.
 
-        Waits until other live replicas have it, too, for as long as a silent one counts as live.
-
-        Raises
-        ------
-        InvalidInstance
-            A field is unknown or its value is out of range.
-        Conflict
-            The model has learned, and a field can no longer change.
-        UnknownModel, StoreUnavailable, OutcomeUnknown, NotReady
-            As for ``learn``.
+        Waits until other live replicas have it, too, for as long as a silent one counts as live. Raises
+        InvalidInstance if a value is wrong, Conflict if the model has learned and a field can no longer change, and
+        otherwise as ``learn``.
         """
         model = self._changeable(name)
         changed = model.live.check_change(changes)
@@ -336,12 +298,8 @@ class Replica:
     async def wait_for(self, name: str, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
         """Wait until the event at ``offset`` is applied here.
 
-        Raises
-        ------
-        InvalidInstance
-            The log ends before it (field ``min_offset``).
-        NotReady
-            It was not applied in time; the error contains the lag.
+        Raises InvalidInstance if the log ends before it (field ``min_offset``), and NotReady with the lag if it was
+        not applied in time.
         """
         model = self.model(name)
         if model.offset >= offset:
@@ -368,14 +326,8 @@ class Replica:
         """Wait until this replica has applied what the catalog and the log of a model have now.
 
         Everything that another replica has acknowledged before is then here. A model that is not ready, or waits for
-        a version or a state, is not waited for.
-
-        Raises
-        ------
-        StoreUnavailable
-            The store does not answer.
-        NotReady
-            This replica is too far behind.
+        a version or a state, is not waited for. Raises StoreUnavailable, and NotReady if this replica is too far
+        behind.
         """
         await self.models.catch_up(timeout)
         model = self._follower.models.get(name)
@@ -391,20 +343,15 @@ class Replica:
             raise NotReady(f"this replica is behind the log: it is at {model.offset}", lag=model.lag) from None
 
     async def replicas(self, name: str) -> list[replica_status.PublishedStatus]:
-        """Return the status of all live replicas of a model."""
         return await replica_status.live_replicas(self.store, self.model(name).keys)
 
     async def snapshots(self, name: str) -> list[StateManifest]:
-        """Return the snapshots of a model, newest first."""
         return await read_manifests(self.store, self.model(name).keys)
 
     async def request_snapshot(self, name: str) -> StateManifest:
         """Request a snapshot from the worker, at the current offset or later, and wait for it.
 
-        Raises
-        ------
-        NotReady
-            No worker is running, or it takes too long.
+        Raises NotReady if no worker is running, or it takes too long.
         """
         model = self.model(name)
         return await schedule.request_snapshot(
@@ -414,12 +361,10 @@ class Replica:
     # callbacks of the follower
 
     def on_model_added(self, model: ReplicatedModel) -> None:
-        """Give a new model its appender and its loaded versions."""
         self.loaded_versions.on_model_added(model)
         self._appenders.on_model_added(model)
 
     def on_model_removed(self, model: ReplicatedModel) -> None:
-        """End the requests that wait for a deleted model."""
         model.standby = None
         self.loaded_versions.on_model_removed(model)
         self._heartbeat.forget_model(model.name)
@@ -428,22 +373,19 @@ class Replica:
             self._run_errand(self.models.restore_default())
 
     def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
-        """Pass the outcome of an entry of this process to its requests."""
         self._appenders.on_applied(model, applied)
 
     async def on_mark(self, model: ReplicatedModel, token: str) -> None:
-        """Compute the digest and publish it."""
+        """Publish the digest under the mark's token. Applying pauses while it is computed."""
         digest = await model.compute_digest()
         if digest is not None:
             self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
 
     def on_prepare(self, model: ReplicatedModel) -> None:
-        """Load the standby state that is about to be adopted, or the version that is about to be activated."""
         self._standbys.poll_soon()
         self.loaded_versions.poll_soon()
 
     def on_halt(self, model: ReplicatedModel, missing: StandbyMissing | VersionNotLoaded) -> None:
-        """Load what the model needs: the standby state for an adoption, or the version for an activation."""
         if isinstance(missing, StandbyMissing):
             self._standbys.on_halt(model, missing)
         else:
@@ -458,7 +400,6 @@ class Replica:
         return model
 
     def _refuse_level(self) -> None:
-        """Raise CannotStart when the store cannot reach the durability of the service."""
         info, level = self._connection.info, self.params.durability
         lack = None if info is None else info.lacks(level)
         if lack is not None:
@@ -482,10 +423,7 @@ async def _publish_mark(
 class Appenders:
     """Creates the appenders of a replica's models.
 
-    Parameters
-    ----------
-    connection : ReconnectingConnection
-        Shared by all appenders. For levels above ``log`` each appender has another one to the same servers.
+    All share ``connection``. For levels above ``log`` each has another one to the same servers.
     """
 
     def __init__(
@@ -499,7 +437,6 @@ class Appenders:
         self._sequences = itertools.count(1)
 
     def on_model_added(self, model: ReplicatedModel) -> None:
-        """Create the appender of a new model."""
         weak = weakref.proxy(model)  # without a cycle, a deleted model is freed immediately
         own = None
         if self._params.durability != "log":
@@ -523,14 +460,12 @@ class Appenders:
         )
 
     def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
-        """Pass the outcome of an entry of this process to its requests."""
         entry, (milliseconds, sequence, _), applying = applied
         if entry.origin == self._origin:
             appender_of(model).on_applied(entry.sequence, Offset(milliseconds, sequence, 0), applying)
 
 
 def appender_of(model: ReplicatedModel) -> Appender:
-    """Return the appender of a model of a replica, which always has one."""
     if model.appender is None:
         raise AssertionError("a model of a replica has an appender")
     return model.appender

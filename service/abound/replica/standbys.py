@@ -28,13 +28,7 @@ RETRY_SECONDS = 5.0
 
 
 class Standbys(AnnouncementFollower[PrepareEvent]):
-    """Loads and drops the standby states of all models of a replica.
-
-    Parameters
-    ----------
-    models : mapping
-        Live view of the models, by name.
-    """
+    """Loads and drops the standby states of all models of a replica."""
 
     def __init__(self, store: Store, source: ReplaySource, models: Mapping[str, ReplicatedModel]) -> None:
         super().__init__(store, models, ADOPTION, PrepareEvent)
@@ -42,7 +36,6 @@ class Standbys(AnnouncementFollower[PrepareEvent]):
         self._failed: dict[str, tuple[str, float]] = {}
 
     def on_halt(self, model: ReplicatedModel, missing: StandbyMissing) -> None:
-        """Handle a model that lacks the standby state of an adoption: load it, then resume the model."""
         model.halted = str(missing)
         before = self._tasks.pop(model.name, None)
         if before is not None and (model.standby is None or model.standby.index != missing.adopt.index):
@@ -63,7 +56,6 @@ class Standbys(AnnouncementFollower[PrepareEvent]):
             self._start(model, self._prepare(model, event))
 
     async def _prepare(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
-        """Load a standby state; log a failure."""
         try:
             await self._bring_up(model, event)
         except AboundError as error:

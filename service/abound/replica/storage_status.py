@@ -40,50 +40,26 @@ NO_ARTIFACTS = (
 
 
 class ModelStorage(NamedTuple):
-    """Data that the store and the artifact store hold for one model.
-
-    Attributes
-    ----------
-    log_entries, log_bytes : int
-        The log without its trimmed part; the bytes as far as this replica has applied it.
-    trimmed_entries : int
-        Entries trimmed off the log.
-    history : Extent or None
-        None if there is no history yet.
-    history_failure : str or None
-        Why the list of segments cannot be read.
-    snapshot : StateManifest or None
-        The newest readable one.
-    snapshot_at : float
-        When it was made, on this machine's monotonic clock.
-    standings
-        Standings of the model's challengers; None while no process evaluates them.
-    worker_status
-        Status that the worker publishes.
-    """
-
-    log_entries: int
-    log_bytes: int
+    log_entries: int  # without the trimmed part of the log
+    log_bytes: int  # the same, as far as this replica has applied it
     trimmed_entries: int
-    history: Extent | None
-    history_failure: str | None
-    snapshot: StateManifest | None
-    snapshot_at: float
-    standings: Standings | None = None
+    history: Extent | None  # None if there is no history yet
+    history_failure: str | None  # why the list of segments cannot be read
+    snapshot: StateManifest | None  # the newest readable one
+    snapshot_at: float  # when it was made, on this machine's monotonic clock
+    standings: Standings | None = None  # None while no process evaluates challengers
     worker_status: WorkerStatus = WorkerStatus()
 
     @property
     def failure(self) -> str | None:
-        """Return why the log cannot be trimmed; None if no reason is known."""
+        """Why the log cannot be trimmed; None if no reason is known."""
         return self.history_failure or self.worker_status.trouble
 
     @property
     def snapshot_age(self) -> float | None:
-        """Return the age of the newest snapshot in seconds; None without one."""
         return None if self.snapshot is None else max(0.0, time.monotonic() - self.snapshot_at)
 
     def figures(self) -> dict[str, float]:
-        """Return the figures for the metrics."""
         extent = self.history
         return {
             "log_entries": self.log_entries,
@@ -99,14 +75,6 @@ class ModelStorage(NamedTuple):
 
 
 class StorageStatus:
-    """Storage status of the models of a replica.
-
-    Parameters
-    ----------
-    models : mapping
-        Live view of the models, by name.
-    """
-
     def __init__(self, store: Store, artifacts: ArtifactStore | None, models: Mapping[str, ReplicatedModel]) -> None:
         self._store = store
         self._models = models
@@ -114,36 +82,31 @@ class StorageStatus:
         self._joining = AvailabilityMonitor(store, artifacts, LOST) if artifacts is not None else None
 
     def get(self, model: ReplicatedModel) -> ModelStorage | None:
-        """Return the newest result for a model; None before the first refresh."""
         return self._kept.get(model.keys)
 
     @property
     def failure(self) -> str | None:
-        """Return why there is no history; None if the artifact store is available."""
+        """Why there is no history; None if the artifact store is available."""
         return self._joining.trouble if self._joining is not None else NO_ARTIFACTS
 
     def failures(self) -> list[str]:
-        """Return the known reasons why logs cannot be trimmed, by model."""
         if self.failure is not None:
             return [self.failure]
         return [f"{keys.name}: {kept.failure}" for keys, kept in self._kept.items() if kept.failure is not None]
 
     async def run(self) -> None:
-        """Refresh every few seconds until cancelled. Skip when the store is away."""
         await forever(self.refresh, LOOK_SECONDS)
 
     async def join(self) -> None:
-        """Check whether the artifact store is available, without waiting for a slow one. Raise StoreUnavailable."""
+        """Check whether the artifact store is available, without waiting for a slow one."""
         if self._joining is not None:
             await self._joining.poll()
 
     async def stop(self) -> None:
-        """Stop waiting for the artifact store."""
         if self._joining is not None:
             await self._joining.stop()
 
     async def refresh(self) -> None:
-        """Refresh all models. Raise StoreUnavailable."""
         await self.join()
         models = list(self._models.values())
         self._kept = {model.keys: await self._storage_of(model) for model in models}

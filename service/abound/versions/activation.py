@@ -1,15 +1,8 @@
 """Activation: switch all replicas to another version at one offset, while learning goes on.
 
- 1. Take the model's activation fence. While it is held, no other activation runs and no version is deleted.
- 2. Load the version once, to check that it is intact.
- 3. Append ``PrepareVersionEvent``; the replicas load the version.
- 4. Wait until every ready replica reports that it has loaded the version, or until ``prepare_seconds`` have
-    passed. Then append ``ActivateEvent``. The script that appends it also checks the fence.
-
-A failure before step 4 leaves the model unchanged; replicas release the version later. A replica that reads
-``ActivateEvent`` without having the version stops there and is not ready until it has loaded it
-(``abound/replica/loaded_versions.py``). It never answers for a later offset with the former version. Switching
-back works the same way; the index (``live``) needs no preparation.
+A failure before ``ActivateEvent`` leaves the model unchanged; replicas release the version later. A replica that
+reads ``ActivateEvent`` without having the version stops there and is not ready until it has loaded it
+(``abound/replica/loaded_versions.py``). It never answers for a later offset with the former version.
 
 Two records in the store:
 
@@ -17,8 +10,8 @@ Two records in the store:
     ...:active              hash: version, digest, former, activation, at; changed by the script that appends
                             ``ActivateEvent``
 
-The first is the fence. A replica that starts between ``PrepareVersionEvent`` and ``ActivateEvent`` reads from it which
-version to load. The second is for processes that do not follow the log: it names the active version at the
+The first is the fence. A replica that starts between ``PrepareVersionEvent`` and ``ActivateEvent`` reads from it
+which version to load. The second is for processes that do not follow the log: it names the active version at the
 log's end. Neither is part of the replicated state.
 """
 
@@ -54,22 +47,12 @@ log = structlog.get_logger(__name__)
 
 
 class ActivationContext(NamedTuple):
-    """Store, model and limits of an activation.
-
-    Attributes
-    ----------
-    artifacts : ArtifactStore or None
-        Joined. None: only the index can be activated.
-    prepare_seconds : float
-        Longest wait for replicas to load the version. Replicas that have not loaded it by then halt until they have.
-    checkpoint : async callable
-        Awaited repeatedly until ``ActivateEvent`` is appended. An exception from it ends the activation.
-    """
-
     store: Store
-    artifacts: ArtifactStore | None
+    artifacts: ArtifactStore | None  # joined; None: only the index can be activated
     keys: ModelKeys
+    # longest wait for replicas to load the version; then the others halt until they have
     prepare_seconds: float = 300.0
+    # Awaited repeatedly until ``ActivateEvent`` is appended. An exception from it ends the activation.
     checkpoint: Callable[[], Awaitable[None]] = do_nothing
 
 
@@ -86,11 +69,6 @@ async def activate(place: ActivationContext, version: str, reason: str, if_activ
 
     If the version is already active, nothing is appended, and the offset of its activation is returned.
 
-    Parameters
-    ----------
-    if_active : str or None
-        Activate only if this version is active.
-
     Raises
     ------
     UnknownVersion, UnknownApplyVersion, Corrupted
@@ -99,26 +77,28 @@ async def activate(place: ActivationContext, version: str, reason: str, if_activ
         Another activation is in progress, or another version than ``if_active`` is active.
     NotReady
         There are replicas, and none could load the version in time.
-    ArtifactsUnavailable, StoreUnavailable
-        Nothing is activated.
     OutcomeUnknown
         The version may or may not be activated.
     """
     store, keys = place.store, place.keys
+    # While the fence is held, no other activation runs and no version is deleted.
     async with fence(store, keys) as lease:
         before = await read_active(store, keys)
         if if_active not in (None, before.version):
             raise Conflict(f"the active version of {keys.name} is {before.version} and not {if_active}")
         if version == before.version:
             return before.at
+        # Load the version once, to check that it is intact.
         event = ActivateEvent(secrets.token_hex(8), version, await _digest_of(place, version), reason)
         origin = secrets.token_bytes(8)
-        if version != LIVE:
+        if version != LIVE:  # the index needs no preparation
             prepare = PrepareVersionEvent(event.activation, version, event.digest, reason)
             await lease.renew(msgspec.json.encode(prepare))
+            # The replicas load the version. Wait until every ready one has, or until ``prepare_seconds`` have passed.
             await lease.append(encode(Entry(APPLY_VERSION, origin, 1, prepare)))
             await _until_loaded(place, prepare, lease)
         packed = encode(Entry(APPLY_VERSION, origin, 2, event))
+        # The script that appends also checks the fence.
         append = partial(
             lease.append,
             packed,

@@ -34,17 +34,8 @@ POLL_SECONDS = 0.2
 class CacheCleaner:
     """Cleans the file cache of one process.
 
-    Parameters
-    ----------
-    models : callable
-        Returns the existing models.
-    fetched : async callable
-        Waits for downloads in progress, which may be of versions deleted since.
-
-    Attributes
-    ----------
-    done_requests : list of str or None
-        The requests known when the last cleanup began; None if this process has no cache.
+    ``fetched`` waits for downloads in progress, which may be of versions deleted since. ``done_requests`` are the
+    requests known when the last cleanup began; None if this process has no cache.
     """
 
     def __init__(
@@ -64,15 +55,11 @@ class CacheCleaner:
         self.done_requests: list[str] | None = None if self._artifacts is None else []
 
     async def run(self) -> None:
-        """Poll for requests every second until cancelled."""
         if self.done_requests is not None:
             await forever(self.clean, LOOK_SECONDS)
 
     async def clean(self) -> None:
-        """Delete unneeded files if a cleanup was requested since the last one.
-
-        Raises StoreUnavailable, ArtifactsUnavailable.
-        """
+        """Delete unneeded files if a cleanup was requested since the last one."""
         artifacts = self._artifacts
         if artifacts is None or artifacts.cache is None:
             return
@@ -95,7 +82,6 @@ class CacheCleaner:
 
 
 async def request_cleanup(store: Store, name: str) -> None:
-    """Request a cleanup under a random name. Raises StoreUnavailable."""
     with store_errors():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.lpush(COPIES_KEY, name)
@@ -104,6 +90,5 @@ async def request_cleanup(store: Store, name: str) -> None:
 
 
 async def cleanup_requests(store: Store) -> list[str]:
-    """Return the newest requests, newest first. Raises StoreUnavailable."""
     with store_errors():
         return [name.decode() for name in await store.client.lrange(COPIES_KEY, 0, -1)]

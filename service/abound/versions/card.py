@@ -70,7 +70,6 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """Return a new random id."""
     return secrets.token_hex(8)
 
 
@@ -118,7 +117,6 @@ def read_card(packed: bytes) -> Card:
 
 
 def _check(card: Card) -> None:
-    """Raise Corrupted unless every field has a value that this product writes."""
     plain = (
         card.model,
         card.incarnation,

@@ -15,42 +15,27 @@ import numpy.typing as npt
 from abound.versions.versions import LoadedVersion
 from abound_core.types import Offset
 
-MOST_SCORES = 2**20
-"""Approximate bound on the scores held at once. Longer lists of instances are ranked in batches."""
+MOST_SCORES = 2**20  # held at once, approximately; longer lists of instances are ranked in batches
 
 Labels = list[tuple[str, float]]
 
 
 class RankingRequest(NamedTuple):
-    """Request to rank one instance.
-
-    Attributes
-    ----------
-    loaded : LoadedVersion
-    vector : bytes
-    k : int
-    include, exclude : collections of labels or None
-    threshold : float or None
-    offset : Offset
-        Offset that the answer names.
-    """
-
     loaded: LoadedVersion
     vector: bytes
     k: int
     include: Collection[str] | None
     exclude: Collection[str] | None
     threshold: float | None
-    offset: Offset
+    offset: Offset  # that the answer names
 
     def can_batch_with(self, other: RankingRequest) -> bool:
-        """Return whether both requests can be ranked in one batch."""
         alike = self.include is other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
         return alike and self.loaded is other.loaded and self.k == other.k
 
 
 def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:
-    """Return the labels for each instance, best first, with their scores."""
+    """Return the labels for each instance, best first."""
     ranked: list[Labels] = [[]] * len(asked)
     order = sorted(range(len(asked)), key=lambda at: (id(asked[at].loaded), asked[at].k))
     first = 0
@@ -68,7 +53,6 @@ def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:
 
 
 def _by_version(asked: Sequence[RankingRequest]) -> list[Labels]:
-    """Rank requests of one batch."""
     one = asked[0]
     labels = one.loaded.fitted.labels
     allowed = _allowed(labels, one.include, one.exclude)

@@ -3,16 +3,8 @@
     ...:writing    hash: the versions that are being written (``abound/artifacts/write_marks.py``)
 
 A version is needed while it is active, a challenger, or the version that was active before. Deletion takes the
-activation fence (``abound/versions/activation.py``), so no version is deleted while it is being activated.
-Nothing is deleted while a copy of the store is behind: after a failover to it, the version might be active
-again.
-
-A version can be entered as a challenger while it is being deleted. Entering checks afterwards that the version
-exists, and deletion withdraws it afterwards, so a deleted version never stays a challenger.
-
-Files of an unfinished version have no card. Garbage collection deletes them once no process reports that it is
-writing the version, unless a job committed the version and has not ended: the job will write the card. It lists the
-files first, then the writers, then the committed versions, then the cards, so a version finished meanwhile stays.
+activation fence (``abound/versions/activation.py``), so no version is deleted while it is being activated. Nothing is
+deleted while a copy of the store is behind: after a failover to it, the version might be active again.
 """
 
 from __future__ import annotations
@@ -37,8 +29,7 @@ from abound_core.model.active_version import LIVE
 
 log = structlog.get_logger(__name__)
 
-PUBLISH_SECONDS = 900.0
-"""Longest wait for activations before publishing fails. One activation takes at most a third of it."""
+PUBLISH_SECONDS = 900.0  # longest wait for activations; one takes at most a third of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +61,7 @@ class VersionParams:
 
 
 async def needed_versions(store: Store, keys: ModelKeys) -> dict[str, str]:
-    """Return the versions that are needed, with the reason. Raises StoreUnavailable."""
+    """Return the versions that are needed, with the reason."""
     found: dict[str, str] = {}
     active = await activation.read_active(store, keys)
     found[active.former] = "it was active before the current version"
@@ -80,16 +71,9 @@ async def needed_versions(store: Store, keys: ModelKeys) -> dict[str, str]:
 
 
 async def enter_challenger(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str, reason: str) -> None:
-    """Enter an existing version as a challenger (``challengers.enter``).
-
-    Raises
-    ------
-    UnknownVersion
-        The version does not exist, or was deleted meanwhile.
-    Conflict
-        The model has the maximum number of challengers.
-    Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
-    """
+    """Enter an existing version as a challenger. Raises UnknownVersion, or Conflict at the maximum of challengers."""
+    # Enter first, then check that the version exists; deletion withdraws it last. So a deleted version never stays a
+    # challenger.
     await challengers.enter(store, keys, name, reason)
     try:
         await versions.card_of(artifacts, keys, name)
@@ -99,15 +83,8 @@ async def enter_challenger(store: Store, artifacts: ArtifactStore, keys: ModelKe
 
 
 async def delete(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> None:
-    """Delete a version.
-
-    Raises
-    ------
-    UnknownVersion, ArtifactsUnavailable, StoreUnavailable
-    Conflict
-        The version is needed, or a version of the model is being activated.
-    NotReady
-        Copies of the store are behind, so a failover might need the version.
+    """Delete a version. Raises Conflict if it is needed or the fence is held, NotReady while copies of the store are
+    behind.
     """
     async with activation.fence(store, keys):
         await wait_replicated(store, 0.0)
@@ -118,13 +95,7 @@ async def delete(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: 
 async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     """Publish a committed version (``versions.publish``) as soon as no version is being activated or deleted.
 
-    Raises
-    ------
-    VersionDeleted
-        The version was deleted before it was published.
-    Conflict
-        Activations held the fence for ``PUBLISH_SECONDS``.
-    Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+    Raises VersionDeleted if it was deleted before, Conflict if activations held the fence for ``PUBLISH_SECONDS``.
     """
     async with activation.fence(store, keys, PUBLISH_SECONDS):
         try:
@@ -159,17 +130,13 @@ async def retain(store: Store, artifacts: ArtifactStore, keys: ModelKeys, keep: 
 def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> contextlib.AbstractAsyncContextManager[None]:
     """Register a version as being written while the context lasts: it may then have files and no card.
 
-    ``n_bytes`` is its expected size, which ``written_bytes`` counts. Raises StoreUnavailable if it cannot be
-    registered.
+    ``n_bytes`` is its expected size, which ``written_bytes`` counts.
     """
     return hold_write_mark(store, keys.key("writing"), name, n_bytes)
 
 
 async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
-    """Return the bytes of all versions, including those being written.
-
-    Raises ArtifactsUnavailable, StoreUnavailable.
-    """
+    """Return the bytes of all versions, including those being written."""
     coming = await marked_writes(store, keys.key("writing"))
     there = {card.id: card.n_bytes for card in await versions.cards(artifacts, keys)}
     return sum((coming | there).values())
@@ -180,10 +147,8 @@ async def collect_garbage(
 ) -> int:
     """Delete the files of unfinished versions that no process is writing; return the number of files.
 
-    Parameters
-    ----------
-    committed : async callable
-        Returns the folders of versions whose card will still be written.
+    ``committed`` returns the folders of versions whose job will still write the card. The files are listed first,
+    then the writers, then the committed versions, then the cards, so a version finished meanwhile stays.
     """
 
     async def needed(unmarked: set[str]) -> set[str]:

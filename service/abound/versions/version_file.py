@@ -49,7 +49,7 @@ class ExportedVersion(NamedTuple):
 
 
 async def export_version(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> ExportedVersion:
-    """Return a version as one file. Raises UnknownVersion, Corrupted, ArtifactsUnavailable."""
+    """Return a version as one file."""
     card = await versions.card_of(artifacts, keys, name)
     head = encode_head(MAGIC, card)
 
@@ -74,26 +74,17 @@ async def import_version(
 ) -> Card:
     """Import a version from a file; return its new card.
 
-    Parameters
-    ----------
-    limit : int
-        Most bytes of the file.
-    offset : str
-        Current offset of the model.
-    params : VersionParams
-        How many versions are kept, and their bytes in total. Versions that are being written count as well.
-    config : ModelConfig, optional
-        Configuration of the model. A version whose instances were read in another way is refused.
+    ``limit`` bounds the bytes of the file, and ``offset`` is the current offset of the model. With ``config``, a
+    version whose instances were read in another way is refused.
 
     Raises
     ------
     Malformed, InvalidInstance, TooLarge
         The file is damaged, of a newer release, or larger than ``limit``.
     Conflict
-        The model's versions would exceed ``params.total_bytes``; or the version reads instances in another way;
-        or it is a version of the same model and may have learned events that were forgotten, or that the log
-        does not have.
-    ArtifactsUnavailable, StoreUnavailable
+        The model's versions, with those being written, would exceed ``params.total_bytes``; or the version reads
+        instances in another way; or it is a version of the same model and may have learned events that were
+        forgotten, or that the log does not have.
     """
     reader = ContainerReader(pieces)
     name = new_id()

@@ -41,8 +41,6 @@ LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
 
 
 class LoadedVersion(NamedTuple):
-    """Loaded version that can rank instances."""
-
     card: Card
     fitted: FittedMethod
 
@@ -76,24 +74,11 @@ async def write(
     check: Callable[[], None] = lambda: None,
     whole: bool = True,
 ) -> Card:
-    """Write a fitted method as a version of a model.
+    """Write a fitted method as a version of a model; if that fails, delete the files written so far.
 
-    Parameters
-    ----------
-    seed, data, upload, reads, data_range, offset, created, metrics, sizes, job
-        See ``Card``.
-    name : str, optional
-        Id of the version, from ``new_id``.
-    check : callable
-        Called several times a second, in a thread. An exception from it ends the writing.
-    whole : bool
-        False: write ``ready.json`` instead of the card. The version stays invisible until ``publish`` writes
-        the card.
-
-    Raises
-    ------
-    ArtifactsUnavailable
-        Also what ``check`` raises. The files written so far are deleted.
+    ``check`` is called several times a second, in a thread; an exception from it ends the writing. With ``whole``
+    False, ``ready.json`` is written instead of the card, and the version stays invisible until ``publish`` writes the
+    card.
     """
     name = name or new_id()
     if not is_id(name):
@@ -134,10 +119,7 @@ async def write(
 
 
 async def finish(artifacts: ArtifactStore, keys: ModelKeys, card: Card, file: str = CARD) -> Card:
-    """Write the card of a version whose files are all written; return the card with its checksum.
-
-    Raises ArtifactsUnavailable.
-    """
+    """Write the card of a version whose files are all written; return the card with its checksum."""
     card = seal(card)
     await artifacts.put(f"{folder(keys, card.id)}/{file}", msgspec.json.encode(card))
     return card
@@ -146,13 +128,8 @@ async def finish(artifacts: ArtifactStore, keys: ModelKeys, card: Card, file: st
 async def publish(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     """Write the card of a version that ``write`` left unpublished. Repeating it is harmless.
 
-    The caller holds the activation fence, since a forget job may delete unpublished versions.
-
-    Raises
-    ------
-    UnknownVersion
-        The version was deleted.
-    Corrupted, UnknownApplyVersion, ArtifactsUnavailable
+    The caller holds the activation fence, since a forget job may delete unpublished versions. Raises UnknownVersion
+    if the version was deleted.
     """
     try:
         return await card_of(artifacts, keys, name)
@@ -164,7 +141,6 @@ async def publish(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
 
 
 async def unpublished_card(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
-    """Return the card of a version that is not published yet; raises as ``publish`` does."""
     try:
         return read_card(await artifacts.get(f"{folder(keys, name)}/{READY}"))
     except UnknownArtifact:
@@ -172,18 +148,7 @@ async def unpublished_card(artifacts: ArtifactStore, keys: ModelKeys, name: str)
 
 
 async def card_of(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
-    """Return the card of a version.
-
-    Raises
-    ------
-    UnknownVersion
-        No version has this id.
-    UnknownApplyVersion
-        A newer release wrote it.
-    Corrupted
-        The card was altered.
-    ArtifactsUnavailable
-    """
+    """Return the card. Raises UnknownVersion, UnknownApplyVersion of a newer release, or Corrupted if altered."""
     if not is_id(name):
         raise UnknownVersion(f"the model {keys.name} has no version {name[:64]!r}")
     try:
@@ -203,10 +168,7 @@ async def ids(artifacts: ArtifactStore, keys: ModelKeys, file: str = CARD) -> li
 
 
 async def cards(artifacts: ArtifactStore, keys: ModelKeys) -> list[Card]:
-    """Return the cards of all published versions of a model, newest first.
-
-    Versions that are damaged, or deleted meanwhile, are left out. Raises ArtifactsUnavailable.
-    """
+    """Return the cards of all published versions, newest first, without those damaged or deleted meanwhile."""
     found = []
     for name in await ids(artifacts, keys):
         try:
@@ -217,21 +179,10 @@ async def cards(artifacts: ArtifactStore, keys: ModelKeys) -> list[Card]:
 
 
 async def load(artifacts: ArtifactStore, keys: ModelKeys, name: str, digest: str | None = None) -> LoadedVersion:
-    """Load a version: verify every byte and map its arrays.
+    """Load a version: verify every byte and its ``digest``, and map its arrays.
 
     The files are mapped in the artifact store's own directory; if the store is not a local directory, in
     ``artifacts.cache``. Without either, the files are read into memory.
-
-    Parameters
-    ----------
-    digest : str, optional
-        The expected digest.
-
-    Raises
-    ------
-    UnknownVersion, UnknownApplyVersion, ArtifactsUnavailable
-    Corrupted
-        The version is damaged or has another digest.
     """
     card = await card_of(artifacts, keys, name)
     if digest is not None and card.digest != digest:
@@ -279,18 +230,8 @@ async def _array(artifacts: ArtifactStore, name: str, one: ArrayFile) -> Array:
 
 
 async def delete(artifacts: ArtifactStore, keys: ModelKeys, name: str, uses: Mapping[str, str] | None = None) -> None:
-    """Delete a version, its card first.
-
-    Parameters
-    ----------
-    uses : mapping, optional
-        Versions that are needed, with the reason.
-
-    Raises
-    ------
-    UnknownVersion, ArtifactsUnavailable
-    Conflict
-        The version is needed.
+    """Delete a version, its card first. Raises Conflict if ``uses``, the needed versions with the reason, contains
+    it.
     """
     if name not in await ids(artifacts, keys):
         raise UnknownVersion(f"the model {keys.name} has no version {name[:64]!r}")

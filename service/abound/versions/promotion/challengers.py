@@ -54,11 +54,7 @@ _entered = msgspec.json.Decoder(Challenger)
 async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> None:
     """Enter a version as a challenger. If it is one already, its reason and time are replaced.
 
-    Raises
-    ------
-    Conflict
-        The model has ``MAX_CHALLENGERS`` challengers already.
-    StoreUnavailable
+    Raises Conflict if the model has ``MAX_CHALLENGERS`` challengers already.
     """
     packed = msgspec.json.encode(Challenger(version=version, reason=reason, since=await store.now()))
     with store_errors():
@@ -70,13 +66,13 @@ async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> Non
 
 
 async def withdraw(store: Store, keys: ModelKeys, version: str, before: float = math.inf) -> bool:
-    """Withdraw a challenger if it was entered before a time; return whether it was. Raises StoreUnavailable."""
+    """Withdraw a challenger if it was entered before a time; return whether it was."""
     with store_errors():
         return bool(await store.client.eval(_WITHDRAW, 1, keys.key("challengers"), version, before))
 
 
 async def list_challengers(store: Store, keys: ModelKeys) -> list[Challenger]:
-    """Return the challengers in the order in which they were entered. Raises StoreUnavailable."""
+    """Return the challengers in the order in which they were entered."""
     with store_errors():
         found = await store.client.hvals(keys.key("challengers"))
     return sorted((_entered.decode(packed) for packed in found), key=lambda one: (one.since, one.version))
@@ -86,28 +82,13 @@ log = structlog.get_logger(__name__)
 
 
 class LoadedChallengers:
-    """Loaded versions that take part in the contest of one model.
-
-    Parameters
-    ----------
-    loaded_bytes : int
-        Bytes of all loaded versions together; versions beyond it are not loaded.
-
-    Attributes
-    ----------
-    challengers : list of str
-        Challengers in the order in which they were entered.
-    loaded : dict of LoadedVersion
-    load_errors : dict of str
-        Versions that failed to load, with the reason.
-    is_store_away : bool
-        Whether one of them failed because a store was unavailable; other failures rarely pass without intervention.
-    """
+    """Loaded versions that take part in the contest of one model, up to ``loaded_bytes`` together."""
 
     def __init__(self, store: Store, artifacts: ArtifactStore | None, keys: ModelKeys, loaded_bytes: int) -> None:
         self.challengers: list[str] = []
         self.loaded: dict[str, LoadedVersion] = {}
-        self.load_errors: dict[str, str] = {}
+        self.load_errors: dict[str, str] = {}  # versions that failed to load, with the reason
+        # one failed because a store was unavailable; others rarely pass without intervention
         self.is_store_away = False
         self._store = store
         self._artifacts = artifacts
@@ -115,7 +96,7 @@ class LoadedChallengers:
         self._loaded_bytes = loaded_bytes
 
     async def reload(self, others: Iterable[str]) -> None:
-        """Load the current challengers and the ``others``, and release all other versions. Raises StoreUnavailable."""
+        """Load the current challengers and the ``others``, and release all other versions."""
         self.challengers = [one.version for one in await list_challengers(self._store, self._keys)]
         wanted = [name for name in dict.fromkeys([*others, *self.challengers]) if name != LIVE]
         loaded = {name: self.loaded[name] for name in wanted if name in self.loaded}

@@ -1,16 +1,8 @@
 """Follow one model's log, score its challengers, and let the gate promote one.
 
- 1. ``open`` loads the standings that the previous worker saved, and a snapshot at or before their offset. The
-    entries between the two are learned without scoring, so no instance is scored twice. If only newer snapshots
-    are left, one of those is loaded; the instances between are never scored, and the standings count a gap.
-    Without standings, the contest begins at the end of the log.
- 2. ``follow_log`` reads to the end of the log. All versions rank each learned instance, and the ranks are recorded.
- 3. The gate (``abound/versions/promotion/gate.py``) may promote a challenger. Only the log decides which
-    version is served: a decision counts when its ``ActivateEvent`` entry is read back.
- 4. ``save`` writes the standings if they changed, guarded by the contest's lease.
-
 None of this is replicated state. If the worker dies, replicas learn and answer as before, and the next worker
-starts at step 1 and reaches the same decisions. A contest that falls behind reads from history and catches up later.
+continues from the saved standings and reaches the same decisions. A contest that falls behind reads from history and
+catches up later.
 """
 
 from __future__ import annotations
@@ -49,20 +41,13 @@ from abound_core.model.active_version import LIVE, ServingState
 from abound_core.promotion_rule import Contest, GateParams
 from abound_core.types import Offset
 
-AT_ONCE = 256
-"""Instances that the versions rank in one call."""
+AT_ONCE = 256  # instances that the versions rank in one call
 
 SLICE_EVENTS = 64
 
 
 class ContestFollower:
-    """Contest of one model, followed while the lease is held.
-
-    Attributes
-    ----------
-    standing : Standings
-    model : ScoredModel
-    """
+    """Contest of one model, followed while the lease is held."""
 
     standing: Standings
 
@@ -91,26 +76,22 @@ class ContestFollower:
             ActivationContext(store, artifacts, living.keys, prepare_seconds), lease, gate or GateParams()
         )
 
-    # 1
+    # opening
 
     async def open(self) -> None:
-        """Restore the saved standings and the model at their offset; without standings, at the end of the log.
-
-        Raises
-        ------
-        Corrupted, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable
-            The model cannot be restored here.
-        LeaseLost, StoreUnavailable
-        """
+        """Restore the saved standings and the model at their offset; without standings, at the end of the log."""
         found = None
         with contextlib.suppress(Corrupted):  # written by another release: start a new contest
             found = await standing.read(self._store, self._keys)
         until = Offset.parse(found.offset) if found is not None else None
         try:
+            # A snapshot at or before the standings: the entries between are learned without scoring, so no instance is
+            # scored twice.
             await load_newest(self._store, self.model, until=until, artifacts=self._artifacts)
         except (UnknownOffset, Corrupted, ArtifactsUnavailable):
             if until is None:
                 raise
+            # Only newer snapshots are left: the instances between are never scored, and the standings count a gap.
             await load_newest(self._store, self.model, artifacts=self._artifacts)
         alpha = self._gate.params.alpha
         if found is None or until is None:
@@ -126,7 +107,6 @@ class ContestFollower:
         await self.reload_challengers()
 
     async def _learn_up_to(self, until: Offset) -> None:
-        """Learn the entries up to ``until`` without scoring versions on them."""
         if self.model.offset[:2] >= until[:2]:
             return
         reading = full_log.read_entries(
@@ -145,14 +125,7 @@ class ContestFollower:
     # challengers
 
     async def reload_challengers(self) -> None:
-        """Reload the challengers.
-
-        Versions that fail to load are listed in ``standing.trouble``.
-
-        Raises
-        ------
-        LeaseLost, StoreUnavailable
-        """
+        """Reload the challengers. Versions that fail to load are listed in ``standing.trouble``."""
         serving = self.model.live.serving
         await self._challengers.reload([serving.version, *self._gate.fallback(self.standing, serving)])
         self.standing.trouble = self._challengers.load_errors
@@ -162,19 +135,14 @@ class ContestFollower:
 
     @property
     def is_store_away(self) -> bool:
-        """Whether a version failed to load because a store was unavailable. Such loads may soon succeed."""
         return self._challengers.is_store_away
 
-    # 2
+    # following
 
     async def follow_log(self) -> bool:
         """Follow the log to its end, or for ``keep_seconds``; return whether the end was reached.
 
-        Raises
-        ------
-        LeaseLost
-            Another worker follows the model.
-        StoreUnavailable, ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownOffset, UnknownArtifact
+        Raises LeaseLost if another worker follows the model.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -209,6 +177,7 @@ class ContestFollower:
         before = self.model.live.serving
         await apply(self.model, element, self._source)
         serving = self.model.live.serving
+        # Only the log decides which version is served: a decision counts when its entry is read back.
         if type(event) is ActivateEvent and serving.activation != before.activation:
             await self._served(before, serving, event.reason)
 
@@ -250,10 +219,10 @@ class ContestFollower:
             if time_slice.due():
                 await time_slice.pause()
 
-    # 4
+    # saving
 
     async def save(self) -> None:
-        """Write the standings if they changed since the last call. Raises LeaseLost, StoreUnavailable."""
+        """Write the standings if they changed since the last call."""
         await self._flush()
         self._check()
         self._saved = await standing.save(self._lease, self.standing, self._saved)

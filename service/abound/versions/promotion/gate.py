@@ -1,12 +1,7 @@
 """Promotion gate: activates a better challenger, and rolls back its own promotions.
 
-The rule is in ``abound_core/promotion_rule.py``.
-
- 1. The decision is saved with the standings, so that it is reported whatever happens next.
- 2. The version is activated in the ordinary way, provided that the active version has not changed.
- 3. The activation counts when its ``ActivateEvent`` entry is read back from the log, not before.
-
-The gate never undoes an activation that it did not make. A version that an operator deactivates leaves the contest.
+The rule is in ``abound_core/promotion_rule.py``. The gate never undoes an activation that it did not make. A version
+that an operator deactivates leaves the contest.
 """
 
 from __future__ import annotations
@@ -26,32 +21,19 @@ from abound_core.types import Offset
 
 log = structlog.get_logger(__name__)
 
-QUIET_SECONDS = 30.0
-"""Pause after a failed activation."""
+QUIET_SECONDS = 30.0  # after a failed activation
 
-GATE = "gate: "
-"""Prefix of the reason of an activation by the gate."""
+GATE = "gate: "  # prefix of the reason of an activation by the gate
 
-DONE = "done at "
-"""Prefix of the outcome of a decision whose activation was read back from the log."""
+DONE = "done at "  # prefix of the outcome of a decision whose activation was read back from the log
 
 
 def reason_of(decision: Decision) -> str:
-    """Return the reason text of the activation that carries out a decision."""
     said = f"{GATE}{decision.kind}, difference {decision.difference:+.4f} over {decision.n} instances"
     return f"{said} (from {decision.low:+.4f} to {decision.high:+.4f}), evidence {decision.evidence:.4g}"
 
 
 class Gate:
-    """Promotion gate of one model.
-
-    Parameters
-    ----------
-    place : ActivationContext
-    lease : Lease
-        Lease of the contest.
-    """
-
     def __init__(self, place: ActivationContext, lease: Lease, params: GateParams) -> None:
         self.params = params
         self._place = place
@@ -66,10 +48,7 @@ class Gate:
         return list(dict.fromkeys([serving.former, LIVE]))
 
     async def decide(self, standing: Standings, serving: ServingState, challengers: list[str]) -> None:
-        """Activate another version if the rule says so, and wait until that is done.
-
-        Raises LeaseLost, StoreUnavailable.
-        """
+        """Activate another version if the rule says so, and wait until that is done."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._quiet_until:
             return
@@ -81,6 +60,7 @@ class Gate:
         decision = standing.contest.decide(self.params, promotable, fallback)
         if decision is None:
             return
+        # Saved first, so that the decision is reported whatever happens next.
         standing.record_decision(standing.offset, decision, "under way")
         await save(self._lease, standing)
         said = reason_of(decision)
@@ -91,6 +71,8 @@ class Gate:
             reason=said,
         )
         try:
+            # Fails if the active version has changed. Counts when its ``ActivateEvent`` is read back from the log, not
+            # before.
             self._due = await activation.activate(self._place, decision.version, said, if_active=decision.instead_of)
         except AboundError as error:
             log.warning("the gate's decision could not be carried out", model=self._place.keys.name, reason=str(error))

@@ -38,43 +38,29 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
 STOP_SECONDS = 3.0
-READ_SECONDS = 30.0
-"""Longest pause between two reads of a log, in case ``FollowedModel.update`` missed an entry."""
+READ_SECONDS = 30.0  # longest pause between two reads, in case ``FollowedModel.update`` missed an entry
 
-PAUSE_SECONDS = 2.0
-DAMAGED_PAUSE_SECONDS = 60.0
-"""Pauses after an interruption, and after one that rarely passes without intervention."""
+PAUSE_SECONDS = 2.0  # after an interruption
+DAMAGED_PAUSE_SECONDS = 60.0  # after an interruption that rarely passes without intervention
 
-AWAY_SECONDS = 30.0
-DAMAGED_VERSION_SECONDS = 3600.0
-"""Pauses before loading versions again, while a store is unavailable and otherwise."""
+AWAY_SECONDS = 30.0  # before loading versions again, while a store is unavailable
+DAMAGED_VERSION_SECONDS = 3600.0  # before loading versions again, if no store was unavailable
 
 
 class FollowedModel:
-    """Model that is followed, or may be, and its state in the store when it was last read.
-
-    Attributes
-    ----------
-    should_follow : bool
-        It has challengers or an active version.
-    not_before : float
-        Time of the loop at which it may be followed again after an interruption.
-    wake : asyncio.Event
-        Set when there are new log entries or the challengers changed.
-    """
+    """Model that is followed, or may be, and its state in the store when it was last read."""
 
     def __init__(self, living: CatalogModel) -> None:
         self.living = living
-        self.should_follow = False
-        self.wake = asyncio.Event()
+        self.should_follow = False  # it has challengers or an active version
+        self.wake = asyncio.Event()  # set when there are new log entries or the challengers changed
         self.changed = True
         self.task: asyncio.Task[None] | None = None
-        self.not_before = 0.0
+        self.not_before = 0.0  # when it may be followed again after an interruption, in time of the loop
         self._entered: frozenset[bytes] = frozenset()
         self._log: tuple[int, bytes | None] = (0, None)
 
     def update(self, entered: frozenset[bytes], active: bytes | None, log: tuple[int, bytes | None]) -> None:
-        """Update from the store: the entered challengers, the active version, the length of the log and its trim."""
         self.should_follow = bool(entered) or active not in (None, b"live")
         self.changed = self.changed or entered != self._entered
         if self.changed or log != self._log:
@@ -83,8 +69,6 @@ class FollowedModel:
 
 
 class PromotionRunner:
-    """Follows the contests of all models in a store."""
-
     def __init__(
         self, settings: Settings, store: Store, artifacts: ArtifactStore | None, stopping: asyncio.Event
     ) -> None:
@@ -120,7 +104,6 @@ class PromotionRunner:
             await cancel_and_wait(*tasks, *([cleaning] if cleaning else []))
 
     async def _poll(self, catalog: Catalog) -> Catalog:
-        """Read the state of all models, and start or end the tasks that follow them."""
         catalog = await reread_catalog(self._store, catalog)
         living = {one.keys.incarnation: one for one in catalog}
         for incarnation in self._followed.keys() - living.keys():

@@ -25,27 +25,14 @@ from abound_core.model.live_model import LiveModel
 from abound_core.model.receipts import Receipts
 from abound_core.types import START, Offset
 
-DEPTH = 50
-"""Number of the best labels that are compared; a label below has rank 0."""
+DEPTH = 50  # best labels that are compared; a label below has rank 0
 
 
 class LearnedInstance(NamedTuple):
-    """Learned instance and its ranking by the index.
-
-    Attributes
-    ----------
-    at : Offset
-        Offset of its log entry.
-    vector : bytes
-    true_labels : set of str
-    live : list of str
-        The ``DEPTH`` best labels of the index before learning.
-    """
-
-    at: Offset
+    at: Offset  # of its log entry
     vector: bytes
     true_labels: Set[str]
-    live: Sequence[str]
+    live: Sequence[str]  # the ``DEPTH`` best labels of the index before learning
 
 
 class RankingProxy:
@@ -64,10 +51,7 @@ class RankingProxy:
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Rank each record and then apply it.
-
-        Records without a true label are applied and not recorded. Neither are those that register a label.
-        """
+        """Rank each record and then apply it. Records without a true label, or that register one, are not recorded."""
         live = self._live
         for i in range(len(ranks)):
             shape = record_shape(buffer, at)
@@ -82,21 +66,12 @@ class RankingProxy:
 
 
 class ScoredModel(ReplicatedModel):
-    """Model replica that records how the index ranked each instance before learning it.
+    """Model replica that records how the index ranked each instance before learning it."""
 
-    Attributes
-    ----------
-    recording : bool
-        Instances are recorded; set while there are versions to rank them too.
-    recorded : list of LearnedInstance
-        Instances recorded since the list was last emptied.
-    """
-
-    recording = False
+    recording = False  # set while there are versions to rank the instances too
     recorded: list[LearnedInstance]
 
     def reset(self) -> None:
-        """Reset the model and discard the recorded instances."""
         self.recorded = []
         super().reset()
 
@@ -119,7 +94,6 @@ def rank_in(labels: Sequence[str], true: Set[str]) -> int:
 
 
 def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[list[str]]:
-    """Return the ``DEPTH`` best labels of a version for each vector."""
     rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
     labels, starts = loaded.fitted.labels, rankings.starts.tolist()
     return [[labels[i] for i in rankings.ids[start:end].tolist()] for start, end in itertools.pairwise(starts)]

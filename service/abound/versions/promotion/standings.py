@@ -23,49 +23,28 @@ from abound_core.types import START
 FORMAT = 1
 MAX_DECISIONS = 20
 
-PURPOSE = "challengers"
-"""Purpose of the lease."""
+PURPOSE = "challengers"  # of the lease
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Decision of the gate, the offset at which it was made, and its outcome."""
-
     offset: str
     decision: Decision
     outcome: str
 
 
 class Standings(msgspec.Struct, kw_only=True):
-    """Persisted state of a contest.
-
-    Attributes
-    ----------
-    offset : str
-        Everything up to here is counted.
-    since : str
-        Where counting began.
-    contest : Contest
-    promoted : str
-        Id of the activation by which the gate made the served version active; empty if the gate did not activate it.
-    decisions : list of DecisionRecord
-        The newest ``MAX_DECISIONS``.
-    promotions, rollbacks : int
-    gaps : int
-        Number of times that instances were skipped because no snapshot at or before the standings' offset was left.
-    trouble : dict
-        Versions that cannot be scored, with the reason.
-    """
+    """Persisted state of a contest."""
 
     format: int = FORMAT
-    offset: str = str(START)
-    since: str = str(START)
+    offset: str = str(START)  # everything up to here is counted
+    since: str = str(START)  # where counting began
     contest: Contest
-    promoted: str = ""
+    promoted: str = ""  # activation by which the gate made the served version active; empty if it did not
     decisions: list[DecisionRecord] = msgspec.field(default_factory=list)
     promotions: int = 0
     rollbacks: int = 0
-    gaps: int = 0
-    trouble: dict[str, str] = msgspec.field(default_factory=dict)
+    gaps: int = 0  # times that instances were skipped, because no snapshot at or before ``offset`` was left
+    trouble: dict[str, str] = msgspec.field(default_factory=dict)  # versions that cannot be scored, with the reason
 
     def record_decision(self, offset: str, decision: Decision, outcome: str) -> None:
         """Record a decision, or a new outcome of a recorded one."""
@@ -78,14 +57,7 @@ _decoder = msgspec.json.Decoder(Standings)
 
 
 async def read(store: Store, keys: ModelKeys) -> Standings | None:
-    """Return the standings of a model, or None if its contest has never been followed.
-
-    Raises
-    ------
-    Corrupted
-        Another release wrote the standings.
-    StoreUnavailable
-    """
+    """Return the standings; None if the contest was never followed. Raises Corrupted if another release wrote them."""
     with store_errors():
         packed = await store.client.get(keys.key("standings"))
     if packed is None:
@@ -102,7 +74,7 @@ async def read(store: Store, keys: ModelKeys) -> Standings | None:
 async def save(lease: Lease, standing: Standings, saved: bytes = b"") -> bytes:
     """Write the standings unless they equal ``saved``, and return them packed.
 
-    Raises StoreUnavailable, and LeaseLost when another worker follows the model.
+    Raises LeaseLost when another worker follows the model.
     """
     packed = msgspec.json.encode(standing)
     if packed != saved:
@@ -111,7 +83,6 @@ async def save(lease: Lease, standing: Standings, saved: bytes = b"") -> bytes:
 
 
 async def drop(lease: Lease) -> None:
-    """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
     await lease.swap([("DEL", lease.keys.key("standings"))])
 
 
