@@ -22,27 +22,16 @@ from abound_core.errors import Corrupted
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 
-MOST_EVENTS = 2**53
-"""Maximum of a count of events or labels: 2,800 years of 100,000 a second."""
+MOST_EVENTS = 2**53  # 2,800 years of 100,000 a second
 
-MOST_WEIGHT = 2.0**64
-"""Maximum size of a float, unless its range says otherwise; its product with a weight or a value stays finite."""
+MOST_WEIGHT = 2.0**64  # the greatest float, unless its range says otherwise; times a weight it stays finite
 
 
 class ArraySpec(NamedTuple):
     """What an array must be.
 
-    Attributes
-    ----------
-    dtype : dtype, or tuple of them
-        The type, or all possible ones.
-    shape : tuple of int or str
-        Lengths, or the names of sizes.
-    low : float, optional
-        The least number. None: that of the type, for floats -``MOST_WEIGHT``.
-    high : float or str, optional
-        The greatest number. None: that of the type, for floats ``MOST_WEIGHT``. The name of a size: the numbers are
-        indices below it.
+    ``shape`` has lengths, or the names of sizes. Without ``low`` and ``high`` the range is that of the type, for floats
+    up to ``MOST_WEIGHT`` in size. If ``high`` is the name of a size, the numbers are indices below it.
     """
 
     dtype: npt.DTypeLike | tuple[npt.DTypeLike, ...]
@@ -51,25 +40,14 @@ class ArraySpec(NamedTuple):
     high: float | str | None = None
 
     def empty(self, **sizes: int) -> Array:
-        """Return an array that is not filled yet."""
         shape = [sizes[size] if isinstance(size, str) else size for size in self.shape]
         return np.empty(shape, np.dtype(self.dtype[0] if isinstance(self.dtype, tuple) else self.dtype))
 
 
 def check_arrays(what: str, arrays: Arrays, specs: Mapping[str, ArraySpec], **sizes: int) -> dict[str, Array]:
-    """Return the arrays of a table in its order, aligned in memory.
+    """Return the arrays of a table in its order, aligned in memory. Raises Corrupted.
 
-    Parameters
-    ----------
-    what : str
-        Whose arrays they are, for messages.
-    sizes : int
-        Known sizes by name. A size that is not among them is that of the first array that has it.
-
-    Raises
-    ------
-    Corrupted
-        An array is missing or unknown, or has another type, another shape or a number out of its range.
+    A size that is not in ``sizes`` is that of the first array that has it.
     """
     if unknown := sorted(arrays.keys() - specs.keys()):
         raise Corrupted(f"{what} has no arrays {', '.join(unknown)}")

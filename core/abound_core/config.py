@@ -1,7 +1,4 @@
-"""The configuration of a model: a frozen dataclass that validates itself.
-
-Every default of a model is defined here and nowhere else.
-"""
+"""The configuration of a model: a frozen dataclass that validates itself, with every default of a model."""
 
 from __future__ import annotations
 
@@ -66,7 +63,6 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _check_fields(config: Any, prefix: str = "") -> None:
-    """Raise InvalidInstance unless every field has its declared type and is within its declared bounds."""
     for name, hint in _hints(config.__class__).items():
         _check(prefix + name, getattr(config, name), hint)
 
@@ -234,7 +230,6 @@ class ModelConfig:
             object.__setattr__(self, "rerank", False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON values; ``from_dict`` returns an equal configuration."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
         return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
@@ -252,10 +247,6 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
-        """Return the defaults with the given fields replaced.
-
-        Raises InvalidInstance for an unknown field or a bad value.
-        """
         return cls().with_user_changes(plain)
 
     @classmethod
@@ -279,11 +270,6 @@ class ModelConfig:
 
         A model that switches to ``sls`` uses rows, and re-ranks from the first vector on, unless the changes say
         otherwise.
-
-        Raises
-        ------
-        InvalidInstance
-            A field is unknown or its value is out of range. Contradiction: two fields contradict each other.
         """
         known = {field.name for field in fields(self)}
         for name in changes:
@@ -301,5 +287,4 @@ class ModelConfig:
         return replace(self, **values)
 
     def refused_once_learned(self, other: ModelConfig) -> list[str]:
-        """Return the names of the fields that differ in ``other`` and cannot change on a model that has learned."""
         return [name for name in FIXED_AFTER_LEARNING if getattr(self, name) != getattr(other, name)]

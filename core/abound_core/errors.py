@@ -1,34 +1,4 @@
-"""Exceptions that Abound raises on purpose.
-
-    AboundError
-    ├── Malformed            the body does not match its content type
-    ├── InvalidInstance      well formed, but a field breaks a rule; names the field
-    │   └── NoFeatures       an instance to learn has no active feature
-    ├── TooLarge             a size limit is exceeded
-    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot
-    ├── UnknownArtifact  UnknownOffset  UnknownJob  UnknownDataset  UnknownKey
-    ├── Conflict             the request contradicts the present state: a configuration change, a class too many
-    │   └── VersionDeleted   the version that a job produced was deleted before the job ended
-    ├── Unauthorized         the request needs an API key and has none
-    │   └── InvalidKey       the API key is unknown, revoked or expired
-    ├── Forbidden            the API key lacks the scope, or is for other models
-    ├── RateLimited          more instances than the rate limit allows
-    ├── MemoryLimitExceeded  the model has reached its memory limit
-    ├── NotReady             this replica cannot answer now: starting, draining, or behind the log
-    │   └── ClusterUnavailable   the Dask cluster for batch work is not there, or was lost
-    ├── Overloaded           a queue is full; the client may retry later
-    ├── StoreUnavailable     the store cannot be reached; nothing was appended
-    │   └── StoreRefused     the store answers, but refuses the command: it is full, for example
-    ├── ArtifactsUnavailable the artifact store cannot be reached or is the wrong one
-    ├── Cancelled            a job was cancelled
-    ├── OutcomeUnknown       the connection to the store was lost in the middle of an append
-    ├── Corrupted            a snapshot part, a manifest or a log entry has a wrong checksum or shape
-    ├── UnknownApplyVersion  a log entry or a snapshot was written by a newer release
-    └── CannotStart          the service refuses to start; the message says how to fix it
-        └── WrongSetting     a setting is unknown, or its value is not allowed
-
-Only ``abound/api/problems.py`` maps them to HTTP.
-"""
+"""Exceptions that Abound raises on purpose. Only ``abound/api/problems.py`` maps them to HTTP."""
 
 from __future__ import annotations
 
@@ -42,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message: the known name that is most similar to an unknown one; empty if none is."""
     near = get_close_matches(name[:64], sorted(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -56,15 +25,7 @@ class Malformed(AboundError):
 
 
 class InvalidInstance(AboundError):
-    """A field breaks a rule.
-
-    Parameters
-    ----------
-    detail : str
-        What is wrong, as a sentence.
-    field : str
-        The path of the field, such as ``features.price`` or ``instances[3].labels``.
-    """
+    """A field breaks a rule. ``field`` is its path, such as ``features.price`` or ``instances[3].labels``."""
 
     def __init__(self, detail: str, field: str) -> None:
         super().__init__(detail)
@@ -88,13 +49,7 @@ class TooLarge(AboundError):
 
 
 class UnknownModel(AboundError):
-    """No model has this name.
-
-    Attributes
-    ----------
-    plain : str
-        The sentence without ``hint``, for keys that may not see the names of all models.
-    """
+    """No model has this name. ``plain`` is the sentence without ``hint``, for keys that may not see all names."""
 
     def __init__(self, plain: str, hint: str = "") -> None:
         super().__init__(plain + hint)
@@ -187,17 +142,7 @@ class VersionDeleted(Conflict):
 
 
 class NotReady(AboundError):
-    """This replica cannot answer now.
-
-    Parameters
-    ----------
-    detail : str
-        The reason, as a sentence.
-    retry_after : float
-        Seconds after which a retry makes sense.
-    lag : int or None
-        Entries that this replica is behind the log, where that is the reason.
-    """
+    """This replica cannot answer now. ``lag``: the entries that it is behind the log, where that is the reason."""
 
     def __init__(self, detail: str, retry_after: float = 1.0, lag: int | None = None) -> None:
         super().__init__(detail)
@@ -230,15 +175,7 @@ class StoreRefused(StoreUnavailable):
 
 
 class ArtifactsUnavailable(AboundError):
-    """The artifact store cannot be reached, cannot be written, or is the wrong one.
-
-    The message says which of these it is, and how to fix it.
-
-    Attributes
-    ----------
-    retry_after : float
-        Seconds after which a retry makes sense.
-    """
+    """The artifact store cannot be reached, cannot be written, or is the wrong one."""
 
     retry_after = 60.0
 

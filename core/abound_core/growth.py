@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-HUGE_PAGES_BYTES = 2**22
-"""NumPy asks the system for huge pages for a new array of at least this size (``NUMPY_MADVISE_HUGEPAGE``)."""
+HUGE_PAGES_BYTES = 2**22  # a new array of at least this size gets huge pages (``NUMPY_MADVISE_HUGEPAGE``)
 
 
 def longer(array: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:

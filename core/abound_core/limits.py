@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 
 MOST_FEATURES = 2**20
 MOST_KEY_BYTES = 2**15
-MOST_LABELS = 2**16 - 1
-"""A record counts labels of a kind in 16 bits."""
+MOST_LABELS = 2**16 - 1  # a record counts labels of a kind in 16 bits
 
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 NAME_RULE = "must begin with a letter or digit and have up to 64 letters, digits, '_', '.' and '-'"
@@ -16,20 +15,15 @@ NAME_RULE = "must begin with a letter or digit and have up to 64 letters, digits
 MAX_KEY_CHARACTERS = 255
 MAX_SOURCE_CHARACTERS = 512
 
-MAX_FIELDS = 16
-"""Maximum number of fields of a text."""
+MAX_FIELDS = 16  # of a text
 
-MAX_FIELD_NAME = 64
-"""Maximum number of characters of the name of a field of a text."""
+MAX_FIELD_NAME = 64  # characters of the name of a field of a text
 
-MAX_DIMENSION = 2048
-"""Maximum number of numbers in a dense vector."""
+MAX_DIMENSION = 2048  # of a dense vector
 
-MAX_DETAILS_BYTES = 16_384
-"""Maximum bytes of the registered details of a label, as JSON."""
+MAX_DETAILS_BYTES = 16_384  # of the registered details of a label, as JSON
 
-MAX_WEIGHT = 100.0
-"""Maximum weight of an instance."""
+MAX_WEIGHT = 100.0  # of an instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,29 +21,18 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-PRECISION_AT = (1, 3, 5)
-"""The values of k of the multi-label measures."""
+PRECISION_AT = (1, 3, 5)  # the k of the multi-label measures
 
-RECALL_AT = (1, 5)
-"""The values of k of R@k."""
+RECALL_AT = (1, 5)  # the k of R@k
 
-RANK_MEASURES = (*(f"R@{k}" for k in RECALL_AT), "MRR", "HR")
-"""Names of the measures based on the rank of the best true label."""
+RANK_MEASURES = (*(f"R@{k}" for k in RECALL_AT), "MRR", "HR")  # based on the rank of the best true label
 
 
 class LabelSets(NamedTuple):
-    """The label sets of n instances in one ragged array.
+    """The label sets of n instances in one ragged array."""
 
-    Attributes
-    ----------
-    starts : int64 array, shape (n + 1,)
-        Instance i has ``ids[starts[i]:starts[i + 1]]``.
-    ids : int64 array, shape (starts[n],)
-        Unique within an instance, in any order.
-    """
-
-    starts: Ints
-    ids: Ints
+    starts: Ints  # shape (n + 1,); instance i has ``ids[starts[i]:starts[i + 1]]``
+    ids: Ints  # shape (starts[n],); unique within an instance, in any order
 
     @classmethod
     def of(cls, sets: Iterable[Sequence[int]]) -> LabelSets:
@@ -53,24 +42,15 @@ class LabelSets(NamedTuple):
 
     @property
     def sizes(self) -> Ints:
-        """Return the number of labels of each instance, shape (n,)."""
         return np.diff(self.starts)
 
 
 class Rankings(NamedTuple):
-    """The ranked labels of n instances in one ragged array: best first, ties by label id.
+    """The ranked labels of n instances in one ragged array: best first, ties by label id."""
 
-    Attributes
-    ----------
-    starts : int64 array, shape (n + 1,)
-    ids : int64 array, shape (starts[n],)
-        Unique within an instance.
-    scores : float64 array, shape (starts[n],)
-    """
-
-    starts: Ints
-    ids: Ints
-    scores: Floats
+    starts: Ints  # shape (n + 1,)
+    ids: Ints  # shape (starts[n],); unique within an instance
+    scores: Floats  # shape (starts[n],)
 
     @classmethod
     def of(cls, starts: Ints, ids: Ints, scores: Floats) -> Rankings:
@@ -84,14 +64,9 @@ class Rankings(NamedTuple):
 class Propensity:
     """The probability that a true label was recorded (Jain, Prabhu and Varma, KDD 2016, section 3).
 
-    p_l = 1 / (1 + C exp(-A ln(N_l + B))) with C = (ln n - 1) (B + 1)^A, for n training instances of which N_l carry
-    l.
-
-    Attributes
-    ----------
-    a, b : float
-        0.55 and 1.5 by default; the Amazon sets use 0.6 and 2.6, the Wikipedia sets 0.5 and 0.4. ``b`` > 0 keeps the
-        weight of a label finite that is not in the training data.
+    p_l = 1 / (1 + C exp(-A ln(N_l + B))) with C = (ln n - 1) (B + 1)^A, for n training instances of which N_l carry l.
+    The Amazon sets use 0.6 and 2.6, the Wikipedia sets 0.5 and 0.4. ``b`` > 0 keeps the weight of a label finite that
+    is not in the training data.
     """
 
     a: float = 0.55
@@ -102,19 +77,9 @@ class Propensity:
             raise ValueError("a propensity needs a finite a and a finite b > 0")
 
     def weights(self, counts: npt.ArrayLike, n_train: int) -> Floats:
-        """Return 1 / p_l of each label.
+        """Return 1 / p_l of each label, at least 1, for its training ``counts`` and all ``n_train`` training instances.
 
-        Parameters
-        ----------
-        counts : array, shape (n_labels,)
-            N_l: training instances with the label, 0 for a label that occurs only in the test data.
-        n_train : int
-            All training instances, including those without labels.
-
-        Returns
-        -------
-        float64 array, shape (n_labels,)
-            At least 1. With fewer than e training instances C would be negative; it is then taken as 0.
+        With fewer than e training instances C would be negative; it is then taken as 0.
         """
         c = max(math.log(max(n_train, 1)) - 1.0, 0.0) * (self.b + 1.0) ** self.a
         seen: Floats = np.asarray(counts, dtype=np.float64) + self.b
@@ -123,18 +88,10 @@ class Propensity:
 
 
 def rank_measures(ranks: Ints) -> dict[str, float | None]:
-    """Return R@1, R@5, MRR and HR of instances that have a true label.
+    """Return R@1, R@5, MRR and HR of instances that have a true label; all 0 without instances.
 
-    Parameters
-    ----------
-    ranks : int array, shape (n,)
-        k_x of each instance, 0 for infinite (the ranking has no true label).
-
-    Returns
-    -------
-    dict
-        R_k = mean of [k_x <= k]; MRR = mean of 1 / k_x; HR = 1 / MRR, the harmonic rank, None where MRR is 0.
-        All 0 without instances.
+    ``ranks`` are k_x, 0 for infinite (the ranking has no true label). R_k = mean of [k_x <= k]; MRR = mean of 1 / k_x;
+    HR = 1 / MRR, the harmonic rank, None where MRR is 0.
     """
     found = ranks[ranks > 0]
     n = max(len(ranks), 1)
@@ -146,19 +103,9 @@ def rank_measures(ranks: Ints) -> dict[str, float | None]:
 def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str, float | None]:
     """Return every measure of the rankings of n instances.
 
-    Parameters
-    ----------
-    rankings : Rankings
-        Deeper rankings give a more exact MRR; P@5 and the like need 5 labels per instance.
-    truth : LabelSets
-    weights : float64 array, shape (n_labels,)
-        1 / p_l of every label id that occurs in ``rankings`` or ``truth``.
-
-    Returns
-    -------
-    dict
-        ``R@1 R@5 MRR HR`` over the instances that have a true label; ``P@k nDCG@k PSP@k PSnDCG@k`` for k = 1, 3, 5
-        over all. Each is in 0..1, except HR, which is >= 1, or None where MRR is 0.
+    ``weights`` are 1 / p_l of every label id, shape (n_labels,). ``R@1 R@5 MRR HR`` are over the instances that have a
+    true label, ``P@k nDCG@k PSP@k PSnDCG@k`` over all. Each is in 0..1, except HR, which is >= 1, or None where MRR is
+    0. Deeper rankings give a more exact MRR.
     """
     hits = _hits(rankings, truth)
     ranks = _first_ranks(rankings, hits)
@@ -194,7 +141,6 @@ def _places(starts: Ints) -> tuple[Ints, Ints]:
 
 
 def _hits(rankings: Rankings, truth: LabelSets) -> npt.NDArray[np.bool_]:
-    """Return whether each ranked label is true, in the order of ``rankings.ids``."""
     n_labels = 1 + int(max(rankings.ids.max(initial=0), truth.ids.max(initial=0)))
     ranked = _places(rankings.starts)[0] * n_labels + rankings.ids
     return np.isin(ranked, _places(truth.starts)[0] * n_labels + truth.ids)

@@ -37,16 +37,14 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-MAX_CHALLENGERS = 4
-"""Maximum number of challengers at a time."""
+MAX_CHALLENGERS = 4  # most at a time
 
 INSTANCES_PER_GAMBLER = 500
 MAX_GAMBLERS = 8
 MAX_BET = 0.5
 
 BLOCK = 500
-BLOCKS = 10
-"""Number of blocks in the window of a score; the newest block is still filling."""
+BLOCKS = 10  # of the window of a score; the newest one is still filling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +93,6 @@ class RankSums(msgspec.Struct, array_like=True):
             self.reciprocal += 1.0 / rank
 
     def measures(self) -> dict[str, Any]:
-        """Return ``n``, R@1, R@5 and MRR; the measures are None without instances."""
         if not self.n:
             return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
         n = self.n
@@ -109,7 +106,6 @@ class Score(msgspec.Struct):
     blocks: list[RankSums] = msgspec.field(default_factory=list)
 
     def add(self, rank: int) -> None:
-        """Add an instance."""
         self.all.add(rank)
         if not self.blocks or self.blocks[-1].n == BLOCK:
             self.blocks = [*self.blocks[1 - BLOCKS :], RankSums()]
@@ -156,18 +152,10 @@ class Interval(NamedTuple):
 
 
 class PairedComparison(msgspec.Struct):
-    """A challenger compared with the served version, on the instances that both ranked.
+    """A challenger compared with the served version, on the instances that both ranked."""
 
-    Attributes
-    ----------
-    n : int
-        Paired instances.
-    total : float
-        Sum of the differences.
-    """
-
-    n: int = 0
-    total: float = 0.0
+    n: int = 0  # paired instances
+    total: float = 0.0  # sum of the differences
     gamblers: list[Gambler] = msgspec.field(default_factory=list)
     begun: int = 0
     weights: float = 0.0
@@ -207,7 +195,6 @@ class PairedComparison(msgspec.Struct):
 
     @property
     def mean(self) -> float:
-        """Mean of the differences so far."""
         return self.total / self.n if self.n else 0.0
 
     @property
@@ -243,23 +230,12 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Contest(msgspec.Struct):
-    """All versions that rank the same instances, compared with the served one. Plain values.
+    """All versions that rank the same instances, compared with the served one. Plain values."""
 
-    Attributes
-    ----------
-    served : str
-        Name of the served version.
-    alpha : float
-        Error probability of the intervals.
-    scores : dict of Score
-        By name, including the served version.
-    comparisons : dict of PairedComparison
-        By name, for all versions but the served one.
-    """
-
-    served: str
-    alpha: float
-    scores: dict[str, Score] = msgspec.field(default_factory=dict)
+    served: str  # name of the served version
+    alpha: float  # error probability of the intervals
+    scores: dict[str, Score] = msgspec.field(default_factory=dict)  # by name, including the served version
+    # by name, for all versions but the served one
     comparisons: dict[str, PairedComparison] = msgspec.field(default_factory=dict)
 
     def set_served(self, name: str) -> None:
@@ -269,7 +245,6 @@ class Contest(msgspec.Struct):
             self.comparisons = {}
 
     def retain(self, names: Collection[str]) -> None:
-        """Drop all versions except these and the served one."""
         kept = {*names, self.served}
         self.scores = {name: score for name, score in self.scores.items() if name in kept}
         self.comparisons = {name: one for name, one in self.comparisons.items() if name in kept}
@@ -292,15 +267,8 @@ class Contest(msgspec.Struct):
     def decide(self, params: GateParams, promotable: Collection[str], fallback: Collection[str]) -> Decision | None:
         """Return the version to promote or to roll back to, by the rule in the module docstring.
 
-        If several versions reach the needed evidence, the one with the most evidence wins.
-
-        Parameters
-        ----------
-        params : GateParams
-        promotable : names
-            Challengers that may be promoted.
-        fallback : names
-            Versions to which a promotion may be rolled back: the index, the former version.
+        If several versions reach the needed evidence, the one with the most evidence wins. ``fallback`` are the index
+        and the former version.
         """
         ready = [
             (one.evidence, name)

@@ -15,10 +15,7 @@ _OFFSET = re.compile(r"(\d{1,20})-(\d{1,20})\.(\d{1,9})", re.ASCII)
 
 
 class Offset(NamedTuple):
-    """A position in a model's log: the stream entry (milliseconds, sequence) and the position of an event in it.
-
-    Offsets are ordered numerically and written as ``1763600000000-0.3``.
-    """
+    """A position in a model's log: the stream entry and the position of an event in it, as ``1763600000000-0.3``."""
 
     milliseconds: int
     sequence: int
@@ -26,7 +23,6 @@ class Offset(NamedTuple):
 
     @property
     def entry(self) -> str:
-        """Return the id of the stream entry, without the position."""
         return f"{self.milliseconds}-{self.sequence}"
 
     @property
@@ -57,21 +53,13 @@ class Offset(NamedTuple):
         return cls(int(milliseconds), int(sequence), position)
 
 
-START = Offset(0, 0, 0)
-"""The offset of a model that has applied nothing, before every entry."""
+START = Offset(0, 0, 0)  # of a model that has applied nothing, before every entry
 
 
 class Ranking(NamedTuple):
-    """Classes by score, best first. Of classes with equal scores, the one learned first comes first.
+    """Classes by score, best first. Of classes with equal scores, the one learned first comes first."""
 
-    Attributes
-    ----------
-    class_ids : int32 array, shape (k,)
-    scores : float64 array, shape (k,)
-    probabilities : float64 array, shape (k,), or None
-        Set only for a model that calibrates, when the caller asks for them.
-    """
-
-    class_ids: npt.NDArray[np.int32]
-    scores: npt.NDArray[np.float64]
+    class_ids: npt.NDArray[np.int32]  # shape (k,)
+    scores: npt.NDArray[np.float64]  # shape (k,)
+    # shape (k,), or None; set only for a model that calibrates, when the caller asks for them
     probabilities: npt.NDArray[np.float64] | None = None

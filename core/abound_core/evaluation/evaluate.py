@@ -17,24 +17,14 @@ from abound_core.model.live_model import LiveModel
 from abound_core.numba.top_k import N_BEST
 from abound_core.types import Ranking
 
-CHUNK = 1000
-"""Instances between two progress reports."""
+CHUNK = 1000  # instances between two progress reports
 
-Progress = Callable[[int], None]
-"""Receives the number of instances processed since the last call."""
+Progress = Callable[[int], None]  # gets the number of instances since the last call
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RankedDataset:
-    """The rankings of a data set, and their cost.
-
-    Attributes
-    ----------
-    rankings : list of Ranking, one per instance
-        Rankings of the model's class ids: all classes with a score, or the best of them.
-    work_per_feature : float
-        Voting connections per active feature, over all instances.
-    """
+    """The rankings of a data set: all classes with a score, or the best of them."""
 
     rankings: list[Ranking]
     work_per_feature: float
@@ -52,22 +42,8 @@ def fit(
 ) -> LiveModel:
     """Learn a data set by FF with FSU (Madani, Connor and Greiner, JMLR 2009, section 4).
 
-    Instances without labels or without active features are skipped.
-
-    Parameters
-    ----------
-    train : Dataset
-    config : ModelConfig
-        The configuration with which the data set was vectorized.
-    secret : (int, int)
-        Secret of the hash tables; does not change the result.
-    passes : int
-        Number of passes over the data. Features count as seen in the first pass only.
-    rng : Generator or None
-        Draws a new order for each pass; None keeps the order of the data.
-    progress : callable
-    after_pass : callable
-        Called with the model after each pass.
+    Instances without labels or without active features are skipped. Features count as seen in the first pass only.
+    ``rng`` draws a new order for each pass; None keeps the order of the data. ``secret`` does not change the result.
     """
     live = LiveModel(config, secret)
     class_ids: list[int] = []
@@ -112,10 +88,7 @@ def rank(
 def measure(
     live: LiveModel, train: Dataset, test: Dataset, ranked: RankedDataset, propensity: Propensity
 ) -> dict[str, float | None]:
-    """Return all measures of the rankings; see ``abound_core/measures.py``.
-
-    A label that the model does not know gets an id above all class ids, so it is never found.
-    """
+    """Return all measures. A label that the model does not know gets an id above all class ids: it is never found."""
     ids = _label_ids(live, [*train.names, *test.names])
     counts = np.zeros(max(ids.values(), default=-1) + 1, dtype=np.int64)
     counts[[ids[name] for name in train.names]] = train.label_counts

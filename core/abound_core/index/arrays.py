@@ -15,8 +15,7 @@ from abound_core.index import layout_kernels as layout
 from abound_core.index import sls_kernels as sls
 from abound_core.index.layout_kernels import IndexArrays
 
-MOST_TOTAL = 2.0**192
-"""Maximum of a total or a count with ``fsu``: more events than there can be, each with the largest float32."""
+MOST_TOTAL = 2.0**192  # more events than there can be, each with the largest float32
 
 ARRAYS = {
     "lengths": ArraySpec(np.uint16, ("features",)),
@@ -35,11 +34,9 @@ SQUARES_ARRAYS = {
     "steps": ArraySpec(np.uint16, ("connections",)),
     "counted": ArraySpec(np.int64, (1,), 0, MOST_EVENTS),
 }
-"""The arrays with ``sls``."""
 
 
 def export_index(index: IndexArrays, squares: bool) -> dict[str, npt.NDArray[Any]]:
-    """Return the logical state as new arrays, ``ARRAYS`` or ``SQUARES_ARRAYS``."""
     counters = index.counters
     sizes = {"features": int(counters[layout.N_FEATURES]), "connections": int(counters[layout.N_CONNECTIONS])}
     arrays = {name: spec.empty(**sizes) for name, spec in (SQUARES_ARRAYS if squares else ARRAYS).items()}

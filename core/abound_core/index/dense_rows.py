@@ -37,13 +37,7 @@ STATE = [int(at) for at in (layout.FORM, sls_rows.N_CLASSES, sls_rows.N_LABELS, 
 
 
 class DenseRows:
-    """The arrays of the rows, empty at first.
-
-    Parameters
-    ----------
-    counters : uint64 array
-        The counters of the index; this class writes the addresses of its arrays into them.
-    """
+    """The arrays of the rows, empty at first. Their addresses are written into ``counters``, those of the index."""
 
     def __init__(self, counters: npt.NDArray[np.uint64]) -> None:
         self._counters = counters
@@ -51,7 +45,6 @@ class DenseRows:
 
     @property
     def in_use(self) -> bool:
-        """Whether the index is in rows."""
         return bool(self._counters[layout.FORM] == sls_rows.ROWS)
 
     @property
@@ -66,7 +59,6 @@ class DenseRows:
 
     @property
     def n_bytes_used(self) -> int:
-        """Bytes in use."""
         return _n_bytes(*self._size()) if self.in_use else 0
 
     @property
@@ -108,13 +100,11 @@ class DenseRows:
         return int(self._counters[layout.N_FEATURES]), self.n_classes
 
     def intercept(self, class_id: int) -> float:
-        """Return the constant part of the score of a class; 0 while the index is in lists."""
         return float(self._classes[0, class_id]) if self.in_use and 0 <= class_id < self.n_classes else 0.0
 
     # --- as arrays
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return new arrays, ``ARRAYS``."""
         n_features, n_classes = self._size() if self.in_use else (0, 0)
         form = self._counters[STATE].astype(np.int64)
         of_classes = self._classes[:, :n_classes].copy()
@@ -129,14 +119,7 @@ class DenseRows:
     def load_arrays(
         self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_connections: int, highest: int
     ) -> None:
-        """Load the arrays that ``to_arrays`` returned, after they were checked.
-
-        Parameters
-        ----------
-        n_features, n_connections : int
-            Sizes of the index.
-        highest : int
-            The highest class id of a connection, -1 without connections.
+        """Load checked arrays; ``highest`` is the highest class id of a connection, -1 without connections.
 
         Raises Corrupted if they contradict each other.
         """
@@ -163,7 +146,6 @@ class DenseRows:
 
 
 def _roomy(n_features: int, n_classes: int) -> tuple[int, int]:
-    """Return both sizes with a reserve for growth: a quarter more, plus 1."""
     return n_features + n_features // 4 + 1, n_classes + n_classes // 4 + 1
 
 

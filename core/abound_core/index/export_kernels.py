@@ -44,8 +44,7 @@ from abound_core.numba.intrinsics import (
 )
 from abound_core.numba.top_k import comes_before
 
-MOST_SHARE = 1.000001
-"""Connections may add up to this part of the total of their feature, since both sums are rounded."""
+MOST_SHARE = 1.000001  # of connections to the total of their feature: both sums are rounded
 
 
 @inner
@@ -67,18 +66,7 @@ def digest_page(memory, page):
 
 @kernel
 def digest_dirty(arrays, hashes, start, limit):
-    """Digest up to ``limit`` dirty pages from page ``start`` on.
-
-    Parameters
-    ----------
-    hashes : uint64, shape (pages,)
-        Written where a page was dirty.
-
-    Returns
-    -------
-    next : int
-        Page to continue with; the number of pages when done.
-    """
+    """Digest up to ``limit`` dirty pages from ``start`` on; return the next page, or their number if done."""
     memory = memory_of(arrays)
     in_rows = load_word(memory.counters, FORM) == ROWS
     n_pages = (load_word(memory.counters, N_FEATURES) + (U1 << PAGE_BITS) - U1) >> PAGE_BITS
@@ -115,7 +103,6 @@ def export_features(arrays, lengths, seen, totals, class_ids, counts):
 
 @inner
 def is_ordered(class_ids, counts, first, end):
-    """Return whether connections ``first`` to ``end`` are in order; equal counts by class id."""
     for at in range(first + U1, end):
         if not comes_before(counts[at - U1], class_ids[at - U1], counts[at], class_ids[at]):
             return False
@@ -136,7 +123,6 @@ def fit_total(counts, first, end, total):
 
 @inlined
 def must_be_wide(class_ids, counts, first, end):
-    """Return whether one of the connections ``first`` to ``end`` does not fit into a narrow record."""
     wide = False
     for at in range(first, end):
         wide |= narrow_record(counts[at], np.uint64(class_ids[at])) == U0

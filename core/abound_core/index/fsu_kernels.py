@@ -119,7 +119,6 @@ def total_after(params, total, dropped, length):
 
 @inner
 def widened_update(memory, params, header, total, value, class_id):
-    """Run ``update_wide`` after making the block wide and large enough."""
     length = length_of(header)
     if not header & WIDE_FLAG or length == wide_capacity(size_of(header)):
         header = move(memory, header, size_for(length + U1, YES), YES)
@@ -139,7 +138,6 @@ def find_narrow(arena, first, end, class_id):
 
 @inlined
 def place_narrow(arena, first, at, record):
-    """Insert a record in order, at place ``at`` or before; the records behind it move on by one."""
     while at - first >= LINE:
         other = load_word(arena, at - U1)
         if other >= record:
@@ -211,11 +209,9 @@ def update_connection(memory, params, header, total, value, class_id, known):
     return make_header(first, length, size_of(header), header), total_after(params, new_total, dropped, length)
 
 
-LEAST_VALUE, MOST_VALUE = 2.0**-149, 2.0**128 - 2.0**104
-"""The range of float32."""
+LEAST_VALUE, MOST_VALUE = 2.0**-149, 2.0**128 - 2.0**104  # the range of float32
 
-LEAST_COUNT = 2.0**-126
-"""A weakened connection below it is dropped."""
+LEAST_COUNT = 2.0**-126  # a weakened connection below it is dropped
 
 REJECTION = 3.0
 """Observations of another class that a rejection is worth. That a class is wrong says more about it than that another
@@ -225,7 +221,6 @@ class is true, because an instance may have several.
 
 @inlined
 def scale_values(values, weight):
-    """Multiply values by the weight of their instance, in place (float32), within the range of float32."""
     if weight != 1.0:
         for i in range(np.uint64(len(values))):
             values[i] = min(max(np.float64(values[i]) * weight, LEAST_VALUE), MOST_VALUE)
@@ -233,7 +228,6 @@ def scale_values(values, weight):
 
 @inlined
 def put_connection(memory, header, at, class_id, count):
-    """Store a connection at a place of a feature's block, in its form; the count must fit."""
     if header & WIDE_FLAG:
         store_float(memory.arena, block_of(header) + at, count)
         store_id(memory.arena, first_id(header) + at, np.uint32(class_id))
@@ -250,8 +244,6 @@ def weaken_connection(memory, params, header, total, value, class_id):
     The connection forgets what it would if other classes had been observed with ``REJECTION`` v in an index of finite
     memory w'_f (paper, section 4.2). The total and the other connections stay as they are: the forgotten part belongs
     to no class. Below ``w_min`` or ``LEAST_COUNT`` the connection is dropped.
-
-    Parameters are those of ``update_connection``.
     """
     at, length = U0, length_of(header)
     while at < length and connection(memory, header, at)[0] != class_id:
@@ -276,7 +268,6 @@ def weaken_connection(memory, params, header, total, value, class_id):
 
 @inlined
 def is_roomy(header):
-    """Return whether a block's capacity is at least twice its length plus 4."""
     capacity = wide_capacity(size_of(header)) if header & WIDE_FLAG else narrow_capacity(size_of(header))
     return capacity >= U2 * length_of(header) + U4
 

@@ -1,16 +1,11 @@
 """The live index: feature -> classes, learned by FF with FSU (Madani, Connor and Greiner, JMLR 2009).
 
-The state is a tuple of plain arrays (``abound_core.index.layout_kernels``). The class ``Index`` owns the arrays,
-grows them, passes them to the kernels and names the results. Another kernel may use ``index.arrays`` and
-``index.kernel_params`` to call these of ``abound_core.numba.index`` directly, after ``has_room`` returned true for
-the same arguments:
+The state is a tuple of plain arrays (``abound_core.index.layout_kernels``). The class ``Index`` owns the arrays, grows
+them, passes them to the kernels and names the results. Other kernels may take ``index.arrays`` and
+``index.kernel_params`` too. They first ask ``learning_kernels.has_room``. If it is false, call ``make_room_for`` and
+fetch ``index.arrays`` again, because arrays may have moved.
 
-- ``learning.has_room(arrays, params, ids, class_ids) -> bool``
-- ``learning.learn_feedback(arrays, params, ids, values, class_ids, feedback, counted, ranks_out) -> bool``
-- ``rank.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
-
-If ``has_room`` returns false, call ``index.make_room_for(ids, class_ids)`` and fetch ``index.arrays`` again, because
-arrays may have moved. Nothing here is thread-safe: scores are accumulated in one shared array.
+Nothing here is thread-safe: scores are accumulated in one shared array.
 """
 
 from __future__ import annotations
@@ -37,25 +32,17 @@ from abound_core.index.layout_kernels import Feedback, IndexArrays
 from abound_core.index.params import IndexParams
 from abound_core.types import Ranking
 
-ALL_CLASSES: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
-"""The mask that allows every class in a ranking."""
+ALL_CLASSES: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)  # allows every class
 
 NO_IDS: npt.NDArray[np.int32] = np.zeros(0, np.int32)
 
-MAX_UNITS = 2**32
-"""Maximum number of 8-byte units in the arena: a header has 32 bits for the position of its block."""
+MAX_UNITS = 2**32  # 8-byte units in the arena: a header has 32 bits for the position of its block
 
 
 class Index:
-    """The live index of one model, empty at first.
+    """The live index of one model, empty at first. Its arrays grow to the highest feature and class ids.
 
-    Feature and class ids are small whole numbers given by the caller. The arrays grow to the highest ids.
-
-    Parameters
-    ----------
-    params : IndexParams
-        Can be changed at any time by setting ``index.params``. The connections of a feature follow the new parameters
-        from its next update on.
+    After a change of ``params``, the connections of a feature follow the new ones from its next update on.
     """
 
     def __init__(self, params: IndexParams) -> None:
@@ -75,7 +62,6 @@ class Index:
 
     @property
     def params(self) -> IndexParams:
-        """The parameters of the index."""
         return self._params
 
     @params.setter
@@ -84,7 +70,6 @@ class Index:
         self.kernel_params = params.for_kernels()
 
     def _bind(self) -> None:
-        """Rebuild ``arrays`` after any of the arrays has grown."""
         self._counters[layout.SKEW] = self._arena.ctypes.data % 64 // 8
         self.arrays = IndexArrays(
             self._headers,
@@ -112,14 +97,12 @@ class Index:
 
     @property
     def n_connections(self) -> int:
-        """Connections of all features together. In rows each feature is connected to each class."""
         if self.in_rows:
             return self.n_features * self.n_classes
         return int(self._counters[layout.N_CONNECTIONS])
 
     @property
     def in_rows(self) -> bool:
-        """Whether the index is in rows, with a weight for every feature and class; see ``kernels.index.sls_rows``."""
         return self._rows.in_use
 
     @property
@@ -134,7 +117,6 @@ class Index:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory that the index holds, including the reserve for growth."""
         return sum(array.nbytes for array in (*self.arrays, self._hashes)) + self._rows.n_bytes
 
     @property
@@ -144,14 +126,10 @@ class Index:
 
     @property
     def n_bytes_used(self) -> int:
-        """Bytes of headers, rows and blocks up to the arena's front.
-
-        Free blocks count; the reserve for growth does not.
-        """
+        """Bytes of headers, rows and blocks up to the arena's front; free blocks count, the reserve does not."""
         return 16 * self.n_features + 8 * int(self._counters[layout.USED]) + self._rows.n_bytes_used
 
     def _n_bytes_of_rows_ahead(self) -> int:
-        """Return the part of ``growth_bytes`` for rows: what creating, growing or converting them to lists may need."""
         if not self.kernel_params.most_cells:
             return 0
         size = np.uint64(self.n_features), np.uint64(self.n_classes)
@@ -170,25 +148,8 @@ class Index:
     ) -> None:
         """Grow so that ids below these numbers can be learned. References to ``arrays`` are invalid afterwards.
 
-        Parameters
-        ----------
-        n_features, n_classes : int
-            1 + the highest id of a feature, of a class.
-        n_labels : int
-            Maximum number of true classes of an instance.
-        n_units : int
-            Space needed after the arena's front, in units of 8 bytes.
-        n_active : int
-            Maximum number of active features of an instance.
-
-        Notes
-        -----
-        Arrays grow by at least an eighth, in place (``longer``).
-
-        Raises
-        ------
-        MemoryError
-            The connections would exceed 32 GiB, the limit of the positions in headers.
+        ``n_units`` of 8 bytes are needed after the arena's front; ``n_active`` is the maximum number of active features
+        of an instance. Raises MemoryError above 32 GiB of connections, the limit of the positions in headers.
         """
         if int(self._counters[layout.USED]) + n_units > MAX_UNITS:
             raise MemoryError("an index holds at most 32 GiB of connections")
@@ -210,7 +171,6 @@ class Index:
         return [len(array) for array in (self._headers, self._scores, self._touched, self._scratch, self._arena)]
 
     def make_room_for(self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32]) -> None:
-        """Grow so that ``has_room`` returns true for this instance."""
         params = self.kernel_params
         self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
         m = np.uint64(learning.new_classes(params, np.uint64(len(class_ids))))
@@ -222,10 +182,7 @@ class Index:
     def _make_room_for_form(
         self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32], m: np.uint64, units: int
     ) -> int:
-        """Allocate the rows that an instance needs.
-
-        Return the units it needs, including those for rows that become lists.
-        """
+        """Allocate the rows that an instance needs; return its units, including those for rows that become lists."""
         lacking, n_units = learning.room_for_form(self.arrays, self.kernel_params, ids, class_ids, m)
         n_features = max(int(ids.max(initial=-1)) + 1, self.n_features)
         n_classes = max(int(class_ids.max(initial=-1)) + 1, self.n_classes)
@@ -262,11 +219,6 @@ class Index:
             Rank of the best true class before learning, from 1; 0 if none was retrieved.
         updated : bool
             Whether connections were updated.
-
-        Raises
-        ------
-        ValueError
-            An id is negative.
         """
         feedback = feedback or Feedback(len(class_ids), 0, 1.0)
         if not learning.has_room(self.arrays, self.kernel_params, ids, class_ids):
@@ -316,15 +268,12 @@ class Index:
         return contributions
 
     def intercept(self, class_id: int) -> float:
-        """Return the constant part of the score of a class; 0 unless the index is in rows."""
         return self._rows.intercept(class_id)
 
     def _writable(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return values that a kernel may overwrite, as ``sls`` does."""
         return values.copy() if self.kernel_params.squares or not values.flags.writeable else values
 
     def forget_feature(self, feature_id: int) -> None:
-        """Reset a feature to the state before it was first seen, and free its block."""
         if 0 <= feature_id < self.n_features:
             sls_rows.forget(self.arrays, np.uint64(feature_id))
 
@@ -347,16 +296,11 @@ class Index:
         ).digest()
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the logical state as new arrays: see ``abound_core.index.arrays``."""
         of_rows = self._rows.to_arrays() if self.kernel_params.most_cells else {}
         return export_index(self.arrays, self.kernel_params.squares) | of_rows
 
     @classmethod
     def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]], n_classes: int = 2**31) -> Index:
-        """Load an index of at most ``n_classes`` from the output of ``to_arrays``.
-
-        Raises Corrupted if arrays are missing, wrong, or contradict each other.
-        """
         index, is_squares = cls(params), params.update == "sls"
         has_rows = bool(index.kernel_params.most_cells)
         specs = (SQUARES_ARRAYS if is_squares else ARRAYS) | (ROWS_ARRAYS if has_rows else {})
@@ -378,10 +322,7 @@ class Index:
 
 
 def _grown(array: npt.NDArray[Any], n: int, most: int = 2**63) -> npt.NDArray[Any]:
-    """Return an array of at least ``n`` elements: the same, or one that is an eighth longer with zeros at its end.
-
-    It has at most ``most`` elements.
-    """
+    """Return an array of ``n`` to ``most`` elements: the same, or one an eighth longer with zeros at its end."""
     return array if n <= len(array) else longer(array, min(most, max(n, len(array) + len(array) // 8 + 64)))
 
 

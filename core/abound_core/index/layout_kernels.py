@@ -43,31 +43,19 @@ from abound_core.numba.intrinsics import (
 
 
 class IndexArrays(NamedTuple):
-    """The whole state of an index, as kernels take it. Fetch it again after every ``make_room``.
+    """The whole state of an index, as kernels take it. Fetch it again after every ``make_room``."""
 
-    Attributes
-    ----------
-    headers : uint64, shape (2 * features,)
-    arena : uint64, shape (units,)
-    scores : float64, shape (classes,)
-        Accumulator, all zero between calls.
-    touched : int32, shape (classes + 1,)
-        Classes with a score, in the order of their first vote; in rows, while learning, errors as float32.
-    scratch : uint64, shape (n,)
-        Working memory for one instance: two words for each true class, or one for each active feature and one more.
-        At least 64 words.
-    counters : uint64, shape (N_COUNTERS,)
-    dirty : uint8, shape (pages,)
-        1 for a page of 256 features that changed since its last digest.
-    """
-
-    headers: npt.NDArray[np.uint64]
-    arena: npt.NDArray[np.uint64]
-    scores: npt.NDArray[np.float64]
+    headers: npt.NDArray[np.uint64]  # shape (2 * features,)
+    arena: npt.NDArray[np.uint64]  # shape (units,)
+    scores: npt.NDArray[np.float64]  # shape (classes,); accumulator, all zero between calls
+    # shape (classes + 1,); classes with a score, in the order of their first vote; in rows, while learning, errors as
+    # float32
     touched: npt.NDArray[np.int32]
+    # shape (n,); working memory for one instance: two words for each true class, or one for each active feature and one
+    # more. At least 64 words
     scratch: npt.NDArray[np.uint64]
-    counters: npt.NDArray[np.uint64]
-    dirty: npt.NDArray[np.uint8]
+    counters: npt.NDArray[np.uint64]  # shape (N_COUNTERS,)
+    dirty: npt.NDArray[np.uint8]  # shape (pages,); 1 for a page of 256 features that changed since its last digest
 
 
 class Memory(NamedTuple):
@@ -120,24 +108,17 @@ class KernelParams(NamedTuple):
 
 
 class Feedback(NamedTuple):
-    """Feedback on the classes of an instance, and its weight.
+    """Feedback on the classes of an instance, and its weight."""
 
-    Attributes
-    ----------
-    n_true, n_rejected : int
-        The first classes are true, the next ones rejected (wrong), and the others ignored (shown and not chosen).
-    weight : float
-        Importance of the instance, above 0 and at most 100; usually 1.
-    """
-
+    # n_true, n_rejected: the first classes are true, the next ones rejected (wrong), and the others ignored (shown and
+    # not chosen)
     n_true: int
     n_rejected: int
-    weight: float
+    weight: float  # importance of the instance, above 0 and at most 100; usually 1
 
 
 @inlined
 def strength_of(params, feedback, j):
-    """Return the factor with which the ``j``-th class that is not true counts: 1 if rejected, else ``implicit``."""
     return 1.0 if j < np.uint64(feedback.n_rejected) else params.implicit
 
 
@@ -210,25 +191,21 @@ def memory_of(arrays):
 
 @inlined
 def block_of(header):
-    """Return the start of a header's block, in units."""
     return header & OFFSET_MASK
 
 
 @inlined
 def length_of(header):
-    """Return the number of connections of a header."""
     return (header >> U32) & LENGTH_MASK
 
 
 @inlined
 def size_of(header):
-    """Return the size class of a header's block."""
     return (header >> U48) & SIZE_MASK
 
 
 @inlined
 def seen_of(header):
-    """Return how often the feature was seen, at most 511."""
     return header >> SEEN_SHIFT
 
 
@@ -240,13 +217,11 @@ def make_header(block, length, size, flags):
 
 @inlined
 def count_of(record):
-    """Return the float64 count of a narrow record."""
     return as_float(((record >> U24) << U20) + EXPONENT_BASE)
 
 
 @inlined
 def class_of(record):
-    """Return the class id of a narrow record."""
     return ~record & CLASS_MASK
 
 
@@ -261,13 +236,11 @@ def narrow_record(count, class_id):
 
 @inlined
 def narrow_capacity(size):
-    """Return the number of connections that a narrow block of a size class holds."""
     return UNITS[size]
 
 
 @inlined
 def wide_capacity(size):
-    """Return the number of connections that a wide block of a size class holds: 12 bytes each."""
     return UNITS[size] * U2 // U3
 
 
@@ -279,7 +252,6 @@ def first_id(header):
 
 @inlined
 def size_for(length, wide):
-    """Return the smallest size class that holds ``length`` connections."""
     units = length + ((length + U1) >> U1 if wide else U0)
     if units <= U2:
         return units
@@ -295,20 +267,18 @@ def add_to(memory, counter, change):
 
 @inlined
 def mark_dirty(memory, feature):
-    """Mark the page of a feature for the next digest."""
     store_byte(memory.dirty, feature >> PAGE_BITS, DIRTY)
 
 
 @inlined
 def mark_dirty_if(memory, feature, changed):
-    """Run ``mark_dirty`` if ``changed``, 0 or 1, is 1. Uses no branch."""
+    """Mark the page if ``changed``, 0 or 1, is 1, without a branch."""
     page = feature >> PAGE_BITS
     store_byte(memory.dirty, page, load_byte(memory.dirty, page) | np.uint8(changed))
 
 
 @inner
 def release(memory, block, size):
-    """Put a block on the free list of its size class."""
     if size:
         store_word(memory.arena, block, load_word(memory.counters, FREE + size))
         store_word(memory.counters, FREE + size, block)
@@ -328,10 +298,7 @@ def release_rest(memory, front, left):
 
 @inner
 def reserve(memory, size):
-    """Return a block of a size class: a free one, or one from the arena's front.
-
-    ``has_room`` must have returned true.
-    """
+    """Return a free block of a size class, or one from the arena's front. ``has_room`` must have returned true."""
     units = UNITS[size]
     head = load_word(memory.counters, FREE + size)
     if head != NONE:
@@ -348,7 +315,6 @@ def reserve(memory, size):
 
 @inner
 def forget(memory, feature):
-    """Zero the header of a feature and free its block."""
     header = load_word(memory.headers, feature * U2)
     release(memory, block_of(header), size_of(header))
     store_word(memory.headers, feature * U2, U0)

@@ -48,8 +48,7 @@ from abound_core.numba.decorators import inlined, inner, kernel
 from abound_core.numba.intrinsics import NO, U0, U1, U2, YES, load_float, load_id, load_word, store_float, store_word
 from abound_core.numba.top_k import comes_before, note_score
 
-MARGIN_CLASSES = 50
-"""A true class that is ranked below this counts as not scored in its margin."""
+MARGIN_CLASSES = 50  # a true class ranked below it counts as not scored in its margin
 
 PADDING = LINE - U1
 
@@ -106,7 +105,6 @@ def update_several(memory, params, ids, values, class_ids, wrong, feedback):
 
 @inlined
 def note_features(memory, ids):
-    """Raise the number of features to at least 1 + the highest of these ids."""
     n_features = load_word(memory.counters, N_FEATURES)
     for i in range(np.uint64(len(ids))):
         n_features = max(n_features, np.uint64(ids[i]) + U1)
@@ -220,7 +218,6 @@ def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_o
 
 @inner
 def learn_sls(arrays, params, ids, values, class_ids, feedback, counted, ranks_out, best):
-    """Do the same as ``learn_fsu`` for ``sls``, in lists or in rows."""
     memory = memory_of(arrays)
     if may_have_rows(memory, params):
         if change_form(memory, params, ids, class_ids, feedback.n_true, counted):
@@ -289,7 +286,6 @@ def most_units_in_lists(size, length, m, slots):
 
 @kernel
 def units_needed(arrays, params, ids, m):
-    """Return a bound of the arena units for learning ``m`` classes of these features."""
     memory = memory_of(arrays)
     units, slots = U0, most_slots(memory, params)
     for i in range(len(ids)):
@@ -304,7 +300,6 @@ def units_needed(arrays, params, ids, m):
 
 @kernel
 def most_units_of_any(memory, params, m):
-    """Return a bound of ``units_needed`` for any single feature."""
     longest = load_word(memory.counters, LONGEST)
     if not params.squares:
         return most_units(U0, longest, m)
@@ -347,19 +342,17 @@ def scratch_needed(params, n, m):
     return U3 * (m + most_others(params, m)) if params.squares else max(U2 * m, n + U1)
 
 
-LACKING, ENOUGH, UNKNOWN = range(3)
-"""Whether the rows have space for an instance; UNKNOWN means that the lists decide."""
+LACKING, ENOUGH, UNKNOWN = range(3)  # whether the rows have space; unknown: the lists decide
 
 
 @inlined
 def has_no_rows(memory, params, ids, class_ids, m, left):
-    """Return UNKNOWN: the variant of ``has_room_in_rows`` for ``fsu``."""
+    """The variant of ``has_room_in_rows`` for ``fsu``."""
     return UNKNOWN
 
 
 @inner
 def has_room_in_rows(memory, params, ids, class_ids, m, left):
-    """Return whether there is space for an instance that may be learned in rows, or may convert rows to lists."""
     if may_have_rows(memory, params):
         if lacks_rows(memory, params, ids, class_ids):
             return LACKING
@@ -373,14 +366,6 @@ def has_room_in_rows(memory, params, ids, class_ids, m, left):
 def has_room(arrays, params, ids, class_ids):
     """Return whether ``learn_feedback`` can run without growth of any array.
 
-    Parameters
-    ----------
-    arrays, params : IndexArrays, KernelParams
-    ids, class_ids : int32, shape (l,), (m,)
-        As for ``learn_feedback``.
-
-    Notes
-    -----
     Costs one multiplication while the arena has much free space; near its end the kernel reads the headers.
     """
     memory = memory_of(arrays)

@@ -41,7 +41,6 @@ class IndexParams:
 
     @classmethod
     def of(cls, config: ModelConfig) -> IndexParams:
-        """Return the part of a model's configuration that the index needs."""
         return cls(
             w_min=config.w_min,
             d_max=config.d_max,
@@ -58,7 +57,6 @@ class IndexParams:
         )
 
     def for_kernels(self) -> KernelParams:
-        """Return the parameters for kernels, with the constants of ``sls``."""
         memory = math.inf if self.memory is None else float(self.memory)
         is_squares = self.update == "sls"
         return (SquaresParams if is_squares else KernelParams)(

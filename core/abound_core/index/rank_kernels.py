@@ -22,10 +22,7 @@ from abound_core.numba.intrinsics import U1, U2, load_float, load_id, load_word
 
 @inner
 def add_votes_sls(memory, params, ids, values, counted, wanted):
-    """Add the votes for ``sls``, in lists or in rows, like ``add_votes``.
-
-    The last two arguments are for ``fsu`` only.
-    """
+    """Add the votes for ``sls``, like ``add_votes``; its last two arguments are for ``fsu`` only."""
     if load_word(memory.counters, FORM) == ROWS:
         return touch_all(memory, params, ids, values)
     weigh(memory, params, ids, values)
@@ -76,7 +73,6 @@ def explain_score(arrays, params, ids, values, class_id, contributions_out):
 
 @inner
 def explain_sls(memory, params, ids, values, class_id, contributions_out):
-    """Run ``explain_score`` for ``sls``, in lists or in rows."""
     if load_word(memory.counters, FORM) == ROWS:
         explain_rows(memory, params, ids, values, class_id, contributions_out)
     else:
@@ -85,7 +81,6 @@ def explain_sls(memory, params, ids, values, class_id, contributions_out):
 
 @inlined
 def explain_fsu(memory, params, ids, values, class_id, contributions_out):
-    """Run ``explain_score`` for ``fsu``."""
     for i in range(len(ids)):
         contributions_out[i] = 0.0
         feature = np.uint64(ids[i])

@@ -94,22 +94,18 @@ connection; and the number of connections that the features of a small model sha
 each.
 """
 
-MOST_ERROR = 8.0
-"""Bound of the error of a score, so that nothing overflows with steps that are too long."""
+MOST_ERROR = 8.0  # bound of the error of a score, so that nothing overflows with steps that are too long
 
-TOUCHED = 2.0**-1000
-"""Replaces a score of exactly 0, which would mean that the class has no vote."""
+TOUCHED = 2.0**-1000  # replaces a score of exactly 0, which would mean no vote
 
 
 @inlined
 def most_others(params, m):
-    """Return the maximum number of wrong classes that are corrected with ``m`` true ones."""
     return params.negatives + U4 * (m - U1)
 
 
 @inlined
 def most_slots(memory, params):
-    """Return the maximum number of connections of a feature: ``slots``, or its part of ``shared`` if larger."""
     shared = params.shared // max(load_word(memory.counters, N_FEATURES), U1)
     return max(params.slots, min(shared, MOST_SLOTS))
 
@@ -123,14 +119,12 @@ def share_of(m):
 
 @inlined
 def bounded(error):
-    """Return an error clipped to ``MOST_ERROR`` in either direction."""
     error = error if error < MOST_ERROR else MOST_ERROR
     return error if error > -MOST_ERROR else -MOST_ERROR
 
 
 @inlined
 def step_of(params, steps):
-    """Return the step of a connection: max(1 / (1 + g), ``floor``)."""
     return max(1.0 / (1.0 + steps), params.floor)
 
 
@@ -233,10 +227,7 @@ def add_weighted(memory, params, ids, values):
 
 @inlined
 def order_true(memory, class_ids, own, order, best):
-    """Move the scores of the true classes into ``own``, and write their places, best first, into ``order``.
-
-    They are noted in ``best``.
-    """
+    """Move the scores of the true classes into ``own``, write their places, best first, and note them in ``best``."""
     for j in range(np.uint64(len(class_ids))):
         class_id, at = np.uint64(class_ids[j]), j
         score = load_float(memory.scores, class_id)
@@ -318,7 +309,6 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most, best):
 
 @inlined
 def weakest(arena, first, length):
-    """Return the place of the first connection with the least absolute weight."""
     place, least = first, np.inf
     for at in range(first, first + length):
         size = abs(weight_of(load_word(arena, at)))
@@ -342,7 +332,6 @@ def insert(memory, header, record, slots):
 
 @inlined
 def correct(memory, params, header, value, weight):
-    """Take a step for each connection of a feature whose class has an error."""
     first = block_of(header)
     for at in range(first, first + length_of(header)):
         record = load_word(memory.arena, at)
@@ -384,7 +373,6 @@ def update_squares(memory, params, ids, values, weight, inserted, n_inserted):
 
 @inlined
 def count_features(memory, ids):
-    """Count one more instance, and one more for each of its features."""
     highest = load_word(memory.counters, N_FEATURES)
     for i in range(np.uint64(len(ids))):
         feature = np.uint64(ids[i])
@@ -428,10 +416,7 @@ def put_errors(memory, params, names, heights, n, share, inserted, n_inserted):
 
 @inner
 def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best):
-    """Learn one instance by ``sls`` in lists: rank, and take a step for the true, the wrong and the best other classes.
-
-    Parameters and result are those of ``learning.learn_fsu``; ``values`` are overwritten.
-    """
+    """Learn one instance in lists, like ``learn_fsu``; ``values`` are overwritten."""
     if counted:
         count_features(memory, ids)
     weigh(memory, params, ids, values)
@@ -467,7 +452,6 @@ def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ran
 
 @inner
 def explain_squares(memory, params, ids, values, class_id, contributions_out):
-    """Compute the contribution of each feature to a class's score, as in ``add_weighted``; overwrites ``values``."""
     weigh(memory, params, ids, values)
     for i in range(np.uint64(len(ids))):
         contributions_out[i] = 0.0
@@ -490,13 +474,11 @@ WEIGHT_ROUNDING, WEIGHT_SHIFT = np.uint64(0x80), np.uint64(8)
 
 @inlined
 def weight_of(record):
-    """Return the weight of a record, as float64."""
     return np.float64(as_single((record >> U40) << WEIGHT_SHIFT))
 
 
 @inlined
 def steps_of(record):
-    """Return the step sum of a record."""
     return np.float64((record >> U24) & STEPS_MASK) / STEPS_ONE
 
 

@@ -90,8 +90,7 @@ from abound_core.numba.intrinsics import (
 )
 from abound_core.numba.top_k import comes_before, make_heap, note_score, sift_down, sort_heap
 
-LISTS, ROWS = np.uint64(0), np.uint64(1)
-"""The values of ``FORM``."""
+LISTS, ROWS = np.uint64(0), np.uint64(1)  # the values of ``FORM``
 
 N_CLASSES, N_LABELS, N_IN_ROWS, WEIGHTS, ROW_STEPS, INTERCEPTS, TIMES, STRIDE, CAPACITY = (
     np.uint64(n) for n in range(8, 17)
@@ -101,31 +100,25 @@ allowed), n; the addresses of weights, step sums, intercepts and n_c; the distan
 of rows.
 """
 
-HORIZON = 3.0
-"""Factor by which a step sum must grow further than in lists for the same step."""
+HORIZON = 3.0  # factor by which a step sum must grow further than in lists for the same step
 
-ROW_FLOOR, INTERCEPT_FLOOR = 0.2, 0.02
-"""The least part of the step for a weight, and for an intercept."""
+ROW_FLOOR, INTERCEPT_FLOOR = 0.2, 0.02  # the least part of the step
 
-NOVELTY = 4.0
-"""Additional correction of a new class where it is true, relative to the usual one."""
+NOVELTY = 4.0  # additional correction of a new class where it is true
 
 
 @inlined
 def row_of(memory, feature):
-    """Return the address of a feature's row."""
     return load_word(memory.counters, WEIGHTS) + feature * load_word(memory.counters, STRIDE) * U4
 
 
 @inlined
 def weight_at(row, c):
-    """Return the weight of class ``c`` in a row, as float64."""
     return np.float64(load_single(row, c))
 
 
 @inner
 def add_row(scores, n, row, value):
-    """Add ``value`` times the ``n`` weights of a row to the scores."""
     for c in range(n):
         store_float(scores, c, load_float(scores, c) + value * weight_at(row, c))
 
@@ -144,7 +137,6 @@ def add_rows(scores, n, found, values):
 
 @inner
 def add_errors(row, errors, step, n):
-    """Add ``step`` times the ``n`` errors to the weights of a row, in single precision."""
     for c in range(n):
         store_single(row, c, load_single(row, c) + step * load_single(errors, c))
 
@@ -160,7 +152,6 @@ def find_row(memory, ids, values, i, n_features):
 
 @inner
 def score_all(memory, ids, values):
-    """Write the score of every class; return the number of classes."""
     n, n_features = load_word(memory.counters, N_CLASSES), load_word(memory.counters, N_FEATURES)
     intercepts, length, i = load_word(memory.counters, INTERCEPTS), np.uint64(len(ids)), U0
     for c in range(n):
@@ -222,7 +213,6 @@ def rank_known(memory, n, class_ids, ranks_out):
 
 @inlined
 def intercept_step(memory, params, weight):
-    """Count one more instance learned in rows, and return the step of all intercepts."""
     add_to(memory, N_IN_ROWS, U1)
     total = np.float64(load_word(memory.counters, N_IN_ROWS)) / HORIZON
     return params.eta * weighted_step(max(1.0 / (1.0 + total), INTERCEPT_FLOOR), weight, 0.5 / params.eta)
@@ -279,10 +269,9 @@ def correct_all(memory, params, ids, values, n, weight):
 
 @inner
 def learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best):
-    """Learn one instance by ``sls`` in rows: rank, then take a step for every class.
+    """Learn one instance in rows, like ``learn_fsu``; ``values`` are overwritten.
 
-    Parameters and result are those of ``learning.learn_fsu``; ``values`` are overwritten. ``N_FEATURES`` and
-    ``N_CLASSES`` already include this instance (``change_form``).
+    ``N_FEATURES`` and ``N_CLASSES`` already include this instance (``change_form``).
     """
     if counted:
         count_features(memory, ids)
@@ -301,7 +290,6 @@ def learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_
 
 @inner
 def explain_rows(memory, params, ids, values, class_id, contributions_out):
-    """Compute the contribution of each feature to the score of a class, as in ``score_all``; overwrites ``values``."""
     weigh(memory, params, ids, values)
     known = class_id < load_word(memory.counters, N_CLASSES)
     for i in range(np.uint64(len(ids))):
@@ -325,10 +313,7 @@ def forget(arrays, feature):
 
 @inner
 def digest_rows_page(memory, page):
-    """Return the 64-bit hash of the logical state of 256 features.
-
-    Weights of 0 are ignored, whatever the number of classes.
-    """
+    """Return the 64-bit hash of the logical state of 256 features. Weights of 0 are ignored, however many classes."""
     state, first = page, page << PAGE_BITS
     last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
     n, steps = load_word(memory.counters, N_CLASSES), load_word(memory.counters, ROW_STEPS)
@@ -350,19 +335,15 @@ MOST_CELLS, MOST_IN_ROW = 2**19, np.uint64(4096)
 since lists are faster with few features and very many classes.
 """
 
-FIRST_CHOICE = np.uint64(8)
-"""The first instance before which the form is chosen."""
+FIRST_CHOICE = np.uint64(8)  # the first instance before which the form is chosen
 
-MANY_LABELS = np.uint64(2)
-"""Mean number of labels from which on rows are better."""
+MANY_LABELS = np.uint64(2)  # mean labels of an instance from which on rows are better
 
-TIMES_BEFORE = 4.0
-"""Initial n_c of each class when an index changes from lists to rows, in place of its instances in lists."""
+TIMES_BEFORE = 4.0  # n_c of each class after a change to rows, in place of its instances in lists
 
 
 @inlined
 def size_with(memory, ids, class_ids):
-    """Return 1 + the highest id of a feature and of a class in the index or the instance."""
     n_features, n_classes = load_word(memory.counters, N_FEATURES), load_word(memory.counters, N_CLASSES)
     for i in range(np.uint64(len(ids))):
         n_features = max(n_features, np.uint64(ids[i]) + U1)
@@ -373,7 +354,6 @@ def size_with(memory, ids, class_ids):
 
 @kernel
 def are_few(params, n_features, n_classes):
-    """Return whether an index of this size may be in rows."""
     return params.most_cells > U0 and n_classes <= MOST_IN_ROW and max(n_features, U1) * n_classes <= params.most_cells
 
 
@@ -385,7 +365,6 @@ def may_have_rows(memory, params):
 
 @inlined
 def next_form(memory, params, n_features, n_classes, counted):
-    """Return the form in which to learn an instance that makes the index this large."""
     if not are_few(params, n_features, n_classes):
         return LISTS
     n_before = load_word(memory.counters, N_COUNTED)
@@ -414,12 +393,7 @@ def note_labels(memory, class_ids, n_true, counted):
 
 @inner
 def change_form(memory, params, ids, class_ids, n_true, counted):
-    """Change the index to the form for an instance, and record its size and its labels.
-
-    Return whether the form is rows.
-
-    Only for an index for which ``may_have_rows`` is true.
-    """
+    """Change an index that ``may_have_rows`` to the form for an instance, and record its size; return if it is rows."""
     before, n_classes = load_word(memory.counters, FORM), load_word(memory.counters, N_CLASSES)
     n_features = load_word(memory.counters, N_FEATURES)
     with_it = size_with(memory, ids, class_ids)
@@ -513,7 +487,6 @@ def to_lists(memory, params, n_features, n_classes):
 
 @inner
 def clear_rows(memory, n_features, n_classes):
-    """Zero everything that is in rows."""
     steps = load_word(memory.counters, ROW_STEPS)
     for feature in range(n_features):
         store_float(steps, feature, 0.0)
@@ -540,7 +513,6 @@ def lacks_rows(memory, params, ids, class_ids):
 
 @inner
 def is_leaving(memory, params, ids, class_ids):
-    """Return whether an instance, if counted, changes the index from rows to lists."""
     n_features, n_classes = size_with(memory, ids, class_ids)
     in_rows = load_word(memory.counters, FORM) == ROWS
     return in_rows and next_form(memory, params, n_features, n_classes, True) == LISTS
@@ -548,7 +520,6 @@ def is_leaving(memory, params, ids, class_ids):
 
 @inner
 def longest_list(memory, params):
-    """Return a bound of the connections of a feature after a change from rows to lists."""
     return min(most_slots(memory, params), load_word(memory.counters, N_CLASSES))
 
 

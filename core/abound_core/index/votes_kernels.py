@@ -44,13 +44,11 @@ HEADERS_AHEAD = np.uint64(16)
 BLOCKS_AHEAD = np.uint64(8)
 RATED = np.uint64(10)
 SMALL_K = 64
-MOST_TERMS = np.uint64(GATHERED - LANES)
-"""The number of gathered terms above which they are added to the scores."""
+MOST_TERMS = np.uint64(GATHERED - LANES)  # gathered terms above which they are added to the scores
 
 
 @inlined
 def voting_length(header, params):
-    """Return the number of connections of a feature that vote: the ``d_max`` heaviest."""
     return min(length_of(header), params.d_max)
 
 
@@ -93,7 +91,6 @@ def fetch_block(memory, feature, params):
 
 @inlined
 def connection(memory, header, at):
-    """Return class id and count of a feature's connection ``at``, in either form."""
     record = load_word(memory.arena, block_of(header) + at)
     if header & WIDE_FLAG:
         return np.uint64(load_id(memory.arena, first_id(header) + at)), as_float(record)
@@ -111,7 +108,6 @@ def add_vote(memory, class_id, vote, n_touched):
 
 @inlined
 def add_terms(memory, terms, class_ids, n, n_touched):
-    """Add ``n`` gathered votes to the scores, in their order; return the new number of touched classes."""
     for k in range(n):
         n_touched = add_vote(memory, np.uint64(load_id(class_ids, k)), load_float(terms, k), n_touched)
     return n_touched
@@ -207,7 +203,6 @@ def add_votes(memory, params, ids, values, counted, wanted):
 
 @inlined
 def pop_score(memory, class_id):
-    """Return the score of a class and zero it."""
     score = load_float(memory.scores, class_id)
     store_float(memory.scores, class_id, 0.0)
     return score
@@ -215,16 +210,12 @@ def pop_score(memory, class_id):
 
 @inlined
 def may_rank(mask, class_id):
-    """Return whether the mask, which must not be empty, allows a class."""
     return class_id < np.uint64(len(mask)) and mask[class_id] != 0
 
 
 @inner
 def select_small(memory, n_touched, mask, ids_out, scores_out):
-    """Select the best touched classes by insertion and zero the scores.
-
-    For small k, where most classes fail one comparison.
-    """
+    """Select the best touched classes by insertion and zero the scores; for small k, where most fail one comparison."""
     n_kept, masked = I0, len(mask) > 0
     last_score, last_id = -np.inf, np.int32(-1)
     for i in range(n_touched):

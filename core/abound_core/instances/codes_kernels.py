@@ -34,16 +34,13 @@ from abound_core.numba.intrinsics import (
 )
 from abound_core.numba.top_k import comes_before, make_heap, sift_down
 
-WINNERS = 64
-"""Codes of a vector."""
+WINNERS = 64  # codes of a vector
 
-PREFIX = b"\0m"
-"""Begins the keys of codes. No name of a feature and no term begins with a zero byte."""
+PREFIX = b"\0m"  # begins the keys of codes; no feature and no term begins with a zero byte
 
 MAX_KEY_BYTES = len(PREFIX) + 5
 
-EXPANSION = WINNERS * (6 + MAX_KEY_BYTES) + 4
-"""Most bytes by which ``expand_vector`` makes a vector longer."""
+EXPANSION = WINNERS * (6 + MAX_KEY_BYTES) + 4  # bytes by which ``expand_vector`` lengthens a vector at most
 
 _ZERO, _M = PREFIX
 _BLOCK = np.uint64(65_536)
@@ -51,7 +48,6 @@ _BLOCK = np.uint64(65_536)
 
 @inner
 def _sign(number):
-    """Return 1 or -1 for a uint64, by the lowest bit of splitmix64."""
     z = number + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -60,7 +56,6 @@ def _sign(number):
 
 @inner
 def _flip(z, first, p, stream):
-    """Multiply ``p`` numbers of ``z``, beginning at ``first``, by the signs of the stream ``2 b + r``."""
     begin = np.uint64(stream) * _BLOCK
     for i in range(p):
         z[first + i] = np.int32(z[first + i] * _sign(begin + np.uint64(i)))
@@ -124,7 +119,6 @@ def _write_codes(data, at, d, codes, out):
 
 @inner
 def _write_key(data, at, code):
-    """Write the key of a code at byte ``at``; return its length."""
     data[at], data[at + 1] = _ZERO, _M
     length = 1
     rest = code // 10
@@ -139,13 +133,11 @@ def _write_key(data, at, code):
 
 @inner
 def is_code(data, at, length):
-    """Return whether the key of ``length`` bytes at byte ``at`` is that of a code."""
     return length > 2 and data[at] == _ZERO and data[at + 1] == _M
 
 
 @inner
 def expand_at(data, shape, codes, dimension, target):
-    """Run ``expand_vector`` on the vector or record of this shape."""
     n, dense_at = shape.n_features, shape.dense_at
     keys_end = shape.keys_at
     for i in range(n):
@@ -203,7 +195,7 @@ def expand_vector(vector, codes, dimension, target):
 def expand_record(data, shape, codes, dimension, memory):
     """Write a record with codes as features in place of its dense part into ``memory``; return its new shape.
 
-    ``memory`` is a uint8 array of at least ``EXPANSION`` bytes more than the record has.
+    ``memory`` has at least ``EXPANSION`` bytes more than the record.
     """
     target = pointer(memory)
     end = expand_at(data, shape, codes, dimension, target)

@@ -40,14 +40,11 @@ from abound_core.types import Text
 
 Format = Literal["txt", "svm", "jsonl"]
 
-ANY_FIELD = "*"
-"""Among the names of ignored fields, it stands for every field without a role."""
+ANY_FIELD = "*"  # among ignored fields: every field without a role
 
 Vectorize = Callable[[bytes | None, Text | None, bytes | None], bytes]
-"""``Vectorizer.vectorize``."""
 
-MAX_DIGITS = 18
-"""Maximum number of digits of a whole number in a file."""
+MAX_DIGITS = 18  # of a whole number in a file
 
 _PLAIN_PAIR = rb"(?:0|[1-9]\d{0,17}):-?(?:0|[1-9]\d{0,17})(?:\.\d+)?"
 _PLAIN_PAIRS = re.compile(rb"(?:%b(?: %b)*)?" % (_PLAIN_PAIR, _PLAIN_PAIR))
@@ -56,48 +53,26 @@ _PLAIN_ID = re.compile(rb"(\d+):")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInstance:
-    """An instance as parsed from a file.
+    """An instance as parsed from a file."""
 
-    Attributes
-    ----------
-    labels : tuple of str
-        Empty for an instance without true labels.
-    text : str, dict of str by field, or None
-    features : bytes or None
-        A JSON object, not validated beyond its syntax.
-    vector : list of float, EncodedVector or None
-        A dense vector, not validated beyond its type.
-    file : str
-        Name of the file in messages.
-    line : int
-        Line number in the file, from 1; 0 if the instance is not from a file.
-    fields : tuple of str
-        The names of all fields of a JSON line without labels.
-    rejected, ignored : tuple of str
-        Labels that are wrong, and labels that were shown and not chosen.
-    weight : float
-        Importance of the instance.
-    key, source : str or None
-        Idempotency key and source of the event. Only ``abound learn`` uses the last five; everything else reads
-        ``labels``.
-    """
-
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # empty for an instance without true labels
     text: Text | None = None
-    features: bytes | None = None
-    vector: list[float] | EncodedVector | None = None
-    file: str = ""
-    line: int = 0
-    fields: tuple[str, ...] = ()
+    features: bytes | None = None  # a JSON object, not validated beyond its syntax
+    vector: list[float] | EncodedVector | None = None  # a dense vector, not validated beyond its type
+    file: str = ""  # name of the file in messages
+    line: int = 0  # line number in the file, from 1; 0 if the instance is not from a file
+    fields: tuple[str, ...] = ()  # the names of all fields of a JSON line without labels
+    # rejected, ignored: labels that are wrong, and labels that were shown and not chosen
     rejected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    weight: float = 1.0
+    weight: float = 1.0  # importance of the instance
+    # key, source: idempotency key and source of the event. Only ``abound learn`` uses the last five; everything else
+    # reads ``labels``
     key: str | None = None
     source: str | None = None
 
     @property
     def is_labelled(self) -> bool:
-        """Whether it has a true, a rejected or an ignored label."""
         return bool(self.labels or self.rejected or self.ignored)
 
     @property
@@ -107,7 +82,6 @@ class DatasetInstance:
 
     @property
     def location(self) -> str:
-        """The location of the instance, for messages: ``train.jsonl: line 3``."""
         return f"{self.file}: line {self.line}" if self.file else f"line {self.line}"
 
     def to_json(self, *, labels: bool = True) -> bytes:
@@ -129,24 +103,12 @@ class DatasetInstance:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Dataset:
-    """Vectorized instances with their labels.
+    """Vectorized instances with their labels."""
 
-    Attributes
-    ----------
-    vectors : sequence of bytes, n of them
-        See ``abound_core/instances/record.py``.
-    label_parts : sequence of bytes, n of them
-        The part that completes a vector to a record; empty for an instance without labels.
-    labels : LabelSets
-        Labels of each instance, as indices into ``names``.
-    names : list of str
-        Every label once, in order of first appearance.
-    """
-
-    vectors: Sequence[bytes]
-    label_parts: Sequence[bytes]
-    labels: LabelSets
-    names: list[str]
+    vectors: Sequence[bytes]  # see ``abound_core/instances/record.py``
+    label_parts: Sequence[bytes]  # the part that completes a vector to a record; empty for an instance without labels
+    labels: LabelSets  # labels of each instance, as indices into ``names``
+    names: list[str]  # every label once, in order of first appearance
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -180,18 +142,7 @@ class Dataset:
 def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, limits: Limits) -> Dataset:
     """Vectorize a stream of instances and keep all of them in memory.
 
-    Parameters
-    ----------
-    instances : iterable of DatasetInstance
-    vectorize : callable
-        ``Vectorizer.vectorize`` of the model that will learn.
-    limits : Limits
-        Limits of the labels.
-
-    Raises
-    ------
-    Malformed
-        An instance is invalid; the message starts with its location.
+    ``vectorize`` is that of the model that will learn. Raises Malformed for an invalid instance, with its location.
     """
     vectors: list[bytes] = []
     label_sets: list[list[int]] = []
@@ -220,22 +171,9 @@ def read_instances(
 ) -> Iterator[DatasetInstance]:
     """Yield the instances of a file.
 
-    Parameters
-    ----------
-    lines : iterable of bytes
-        All lines of the file, with or without their line ends.
-    form : ``txt`` | ``svm`` | ``jsonl``
-    file : str
-        Name of the file in messages.
-    on_bad : callable or None
-        Called with the error of each invalid line, which is then skipped; None: the error is raised.
-    ignore : tuple of str
-        Unknown fields of a JSON line that are left out; ``*`` is any.
-
-    Raises
-    ------
-    Malformed
-        A line does not match the format; the message starts with ``<file>: line <number>``.
+    ``on_bad`` is called with the error of each invalid line, which is then skipped; None: the error is raised. Its
+    message begins with ``<file>: line <number>``. ``ignore`` has the unknown fields of a JSON line that are left out;
+    ``*`` is any.
     """
     numbered = enumerate(lines, start=1)
     if form == "txt":
@@ -253,7 +191,6 @@ def read_instances(
 
 
 def raise_error(error: Malformed) -> None:
-    """Raise an error: the default of what to do with an invalid line."""
     raise error
 
 
@@ -326,7 +263,6 @@ def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple
 
 
 def _names_of(line: bytes) -> tuple[str, ...]:
-    """Return the names of a line's fields."""
     return tuple(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
 
 
@@ -438,10 +374,7 @@ def _id(text: bytes, bound: int | None, what: str) -> int:
 
 
 def _label_text(label: bytes) -> str:
-    """Return a label of svmlight.
-
-    Whole numbers get one spelling (``+1`` and ``1.0`` are ``1``); others stay as they are.
-    """
+    """Return a label of svmlight. Whole numbers get one spelling (``+1`` and ``1.0`` are ``1``)."""
     number = _float(label)
     if number.is_integer() and abs(number) < 2**53:
         return str(int(number))

@@ -7,8 +7,7 @@ import numpy as np
 from abound_core.numba.decorators import inlined, inner, kernel
 from abound_core.numba.intrinsics import as_float, leading_zeros, load_u64, multiply_high, trailing_zeros
 
-MOST_DIGITS = 19
-"""Digits after leading zeros that always fit into a uint64."""
+MOST_DIGITS = 19  # digits after leading zeros that always fit into a uint64
 
 MOST_EXPONENT = 80
 
@@ -100,11 +99,6 @@ def read_short(source, at):
     """Read a number between 0 and 1 with at most seven decimals at ``at``; ten bytes must be readable.
 
     Most values are such numbers of unpredictable length; no branch here depends on the length.
-
-    Returns
-    -------
-    value, end
-        As for ``read_number``; the end is -1 for any other number.
     """
     word = load_u64(source, at + 2)
     plain = word ^ _ZEROS  # 0 to 9 for a digit; a digit plus 6 has no upper half
@@ -118,21 +112,11 @@ def read_short(source, at):
 
 @kernel
 def read_number(source, at):
-    """Read the JSON number that starts at byte ``at``.
+    """Read the JSON number at byte ``at`` of a pointer to uint8; return it, correctly rounded, and where it ends.
 
-    Parameters
-    ----------
-    source : pointer to uint8
-        The last byte must not be a digit, point, sign or ``e``: reading stops there at the latest.
-    at : int
-
-    Returns
-    -------
-    value : float64
-        Correctly rounded.
-    end : int
-        End of the number; -1 if it is malformed or unusual: more than 19 digits, a power of ten beyond 80, or too
-        near to the middle of two float64.
+    The last byte of the source must not be a digit, point, sign or ``e``: reading stops there at the latest. The end is
+    -1 for a malformed or unusual number: more than 19 digits, a power of ten beyond 80, or too near to the middle of
+    two float64.
     """
     negative = source[at] == 45
     if negative:

@@ -28,19 +28,7 @@ def to_int8(vector: list[float] | EncodedVector) -> bytes:
 
 
 def quantize(numbers: npt.NDArray[Any], field: str = FIELD) -> bytes:
-    """Return numbers as int8.
-
-    Parameters
-    ----------
-    numbers : array of a real type, shape (d,)
-    field : str
-        Name in the error.
-
-    Raises
-    ------
-    InvalidInstance
-        There are no numbers or more than 2,048, one is not finite, or all are zero.
-    """
+    """Return numbers as int8. Raises InvalidInstance unless there are 1 to 2,048, all finite and not all zero."""
     if not 1 <= len(numbers) <= MAX_DIMENSION:
         raise InvalidInstance(f"vector must have 1 to {MAX_DIMENSION} numbers, not {len(numbers)}", field)
     if numbers.dtype != np.int8:

@@ -20,8 +20,7 @@ from abound_core.instances.json_kernels import MOST_OF_A_COUNT
 from abound_core.instances.record import pack_vector
 from abound_core.limits import Limits
 
-LONG_JSON = 2**16
-"""Bytes of features up to which they are read in one call."""
+LONG_JSON = 2**16  # bytes of features up to which they are read in one call
 
 _LONGEST_NAME = 64
 _WANTED = "must be a number, a string, true, false or a list of strings"
@@ -42,10 +41,7 @@ def field_of(name: str) -> str:
 
 
 def read_json(features: bytes) -> Iterable[tuple[str, Any]]:
-    """Return the pairs of a JSON object.
-
-    Raises InvalidInstance if it is not JSON, not an object, or nested too deeply.
-    """
+    """Return the pairs of a JSON object. Raises InvalidInstance if it is none, or nested too deeply."""
     decoder = json.JSONDecoder(object_pairs_hook=_Object, parse_int=float, parse_constant=_no_constant)
     if len(features) > LONG_JSON:
         # In C it would hold the GIL for half a second.
@@ -64,25 +60,18 @@ def read_json(features: bytes) -> Iterable[tuple[str, Any]]:
 
 
 def is_usable(term: bytes, limits: Limits) -> bool:
-    """Return whether a term of a text becomes a feature."""
     return len(term) <= limits.max_key_bytes and term[0] != 0
 
 
 def refuse_terms(limits: Limits) -> NoReturn:
-    """Raise the error of a text with too many terms."""
     raise InvalidInstance(f"text has more than {limits.max_features} different terms", "text")
 
 
 class ActiveFeatures:
     """Keys and values collected so far.
 
-    Parameters
-    ----------
-    limits : Limits
-    split : bool
-        Whether a negative number becomes the value of ``name=-``; otherwise it is ignored.
-    scaled : bool
-        Whether numbers above 1 are scaled and bounded.
+    ``split``: a negative number becomes the value of ``name=-``; otherwise it is ignored. ``scaled``: numbers above 1
+    are scaled and bounded.
     """
 
     def __init__(self, limits: Limits, split: bool, scaled: bool) -> None:
@@ -141,7 +130,6 @@ class ActiveFeatures:
         raise InvalidInstance(f"a feature key has at most {most} bytes, this one has {len(key)}", field)
 
     def _composed(self, key: bytes, value: str, field: str) -> bytes:
-        """Return the key of a name with a string value."""
         try:
             composed = key + b"=" + value.encode()
         except UnicodeEncodeError:
@@ -178,7 +166,6 @@ class ActiveFeatures:
             self._add_part(key, 1.0, name)
 
     def _add_part(self, key: bytes, value: float, name: str) -> None:
-        """Add a value that a number contributes."""
         self._add(key, value, name)
         self._numbers[key] = self._numbers.get(key, 0.0) + value
 

@@ -51,18 +51,13 @@ _MEANINGS = np.frombuffer(b'"\\/\b\f\n\r\t', np.uint8)
 
 
 class JsonSource(NamedTuple):
-    """JSON bytes: a pointer and the number of bytes."""
-
     data: np.ndarray
     size: int
 
 
 @inlined
 def _after_space(data, at):
-    """Return the first byte from ``at`` on that is not white space.
-
-    The last byte of the source must not be white space.
-    """
+    """Return the first byte from ``at`` on that is not white space. The source must not end with it."""
     while data[at] == 32 or 9 <= data[at] <= 10 or data[at] == 13:
         at += 1
     return at
@@ -322,16 +317,10 @@ def _read_features(draft, source, to):
 
 @kernel
 def read_instance(terms, features, rules, values, norms, spans, table, memory):
-    """Build the vector of an instance in ``memory``.
+    """Build the vector of an instance in ``memory``, of more than ``6 * max_features + 4`` bytes.
 
-    Parameters
-    ----------
-    terms : uint8 array
-        UTF-8, one term per line; empty without a text.
-    features : uint8 array
-        UTF-8; anything but a JSON object is refused. Empty without features.
-    rules, values, norms, spans, table, memory
-        The parts of a ``VectorDraft``, changed in place. ``memory`` has more than ``6 * max_features + 4`` bytes.
+    ``terms`` are UTF-8, one per line; ``features`` are UTF-8, and anything but a JSON object is refused. Each is empty
+    without a text or features. The other arrays are the parts of a ``VectorDraft``.
 
     Returns
     -------
@@ -353,16 +342,14 @@ def read_instance(terms, features, rules, values, norms, spans, table, memory):
     return finish(draft, start, to) if to >= 0 else to
 
 
-UNUSUAL, NO_ROOM = -1, -2
-"""Refusals: use ``json_fallback``; double ``memory`` and try again."""
+UNUSUAL, NO_ROOM = -1, -2  # use ``json_fallback``; double ``memory`` and try again
 
 MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, SCALED, GENERATION, N_KEYS, MASK, HAS_TEXT, HAS_COUNT, HAS_SCALED = range(
     11
 )
 """Places in ``rules``. The caller sets the first five; the kernel uses the others."""
 
-MOST_OF_A_COUNT = 16.0
-"""Whole numbers up to this are taken for counts, which are not scaled."""
+MOST_OF_A_COUNT = 16.0  # whole numbers up to this are taken for counts, which are not scaled
 
 ADDED_SQUARES, NORM = range(2)
 """Places in ``norms``. The caller sets the first one; the kernel writes the other, unless the vector is boolean."""
@@ -375,31 +362,18 @@ _INDEX = np.uint64(2**20 - 1)
 
 
 class VectorDraft(NamedTuple):
-    """The working memory for one vector, as pointers.
+    """The working memory for one vector, as pointers."""
 
-    Attributes
-    ----------
-    rules : int64, 11 of them
-    values : float64, twice max_features
-        The value of each key, then the part of it that numbers contributed.
-    norms : float64, 2 of them
-        A number to add to the sum of squares, and the norm: the root of that sum.
-    spans : uint64, max_features
-        Start in ``memory`` << 16 | length, one per key.
-    table : uint64, a power of two, at least twice max_features
-        Generation << 40 | hash << 20 | place of the key; entries of other generations count as empty.
-    memory : uint8
-    room : int
-        Bytes of ``memory``.
-    """
-
-    rules: np.ndarray
+    rules: np.ndarray  # int64, 11 of them
+    # float64, twice max_features; the value of each key, then the part of it that numbers contributed
     values: np.ndarray
-    norms: np.ndarray
-    spans: np.ndarray
+    norms: np.ndarray  # float64, 2 of them; a number to add to the sum of squares, and the norm: the root of that sum
+    spans: np.ndarray  # uint64, max_features; start in ``memory`` << 16 | length, one per key
+    # uint64, a power of two, at least twice max_features; generation << 40 | hash << 20 | place of the key; entries of
+    # other generations count as empty
     table: np.ndarray
     memory: np.ndarray
-    room: int
+    room: int  # bytes of ``memory``
 
 
 @inner
@@ -474,16 +448,10 @@ def scaled_number(value):
 
 @inner
 def bound_numbers(values, n, numbers_at, more):
-    """Reduce the values that numbers contributed, so that their norm is at most that of everything else.
+    """Reduce the values that numbers contributed, in place, so that their norm is at most that of everything else.
 
-    Does nothing if there is nothing else.
-
-    Parameters
-    ----------
-    values : float64, changed in place
-        The values of ``n`` keys; from ``numbers_at`` on, the part of each that numbers contributed.
-    more : float
-        A sum of squares that belongs to everything else.
+    Does nothing if there is nothing else. From ``numbers_at`` on, ``values`` (float64) hold the part of each of the
+    ``n`` keys that numbers contributed. ``more`` is a sum of squares that belongs to everything else.
     """
     others, numbers = more, 0.0
     for i in range(n):
@@ -501,9 +469,7 @@ def bound_numbers(values, n, numbers_at, more):
 
 @inner
 def normalise(values, n, more):
-    """L2-normalise the first ``n`` values (float64) in place, and return the norm; the sum runs in order.
-
-    ``more`` is added to the sum of squares.
+    """L2-normalise the first ``n`` values (float64) in place, and return the norm; ``more`` is added to the squares.
 
     Values are sums of results of ``read_number``, 1e-80 to 1e99 each, so no square overflows or underflows.
     """

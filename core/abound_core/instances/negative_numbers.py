@@ -10,11 +10,9 @@ import msgspec
 from abound_core.errors import InvalidInstance
 from abound_core.instances.json_fallback import LONG_JSON, read_json
 
-MIN_EMBEDDING = 64
-"""Instances with more numbers than this, of which a third is negative, look like an embedding."""
+MIN_EMBEDDING = 64  # more numbers than this, a third of them negative, look like an embedding
 
-MOST_NAMED = 5
-"""Names of ignored numbers in a warning."""
+MOST_NAMED = 5  # ignored numbers in a warning
 
 MOST_NAME_CHARACTERS = 64
 

@@ -34,21 +34,16 @@ def _is_key(body, first, end, key):
 
 @kernel
 def outline(body, name, spans, work):
-    """Find the elements of the array ``name`` of a JSON object.
+    """Find the elements of the array ``name`` (with its quotes) of a JSON object; return their number, or ``TWICE``.
+
+    An empty array has one element, which is blank. A body that is not valid JSON has some outline too.
 
     Parameters
     ----------
-    body, name : uint8 arrays
-        The body, and the name with its quotes. A body that is not valid JSON has some outline too.
     spans : int64 array, shape (m, 2), changed
         Where each of the first ``m`` elements begins and ends.
     work : int64 array, shape (2,), changed
         The work of everything but the array, and of its largest element.
-
-    Returns
-    -------
-    int
-        The number of elements, or ``TWICE``. An empty array has one element, which is blank.
     """
     size, at, depth, n, first, end, begin = len(body), 0, 0, 0, 0, 0, 0
     is_array = is_next = is_raw = False

@@ -61,11 +61,9 @@ __all__ = [
     "without_dense",
 ]
 
-EMPTY_VECTOR = bytes(4)
-"""The vector of an instance without an active feature."""
+EMPTY_VECTOR = bytes(4)  # of an instance without an active feature
 
-LEAST_WEIGHT = 2.0**-126
-"""Least weight that is stored: smaller ones could become 0 as float32."""
+LEAST_WEIGHT = 2.0**-126  # of a value: smaller ones could become 0 as float32
 
 _PROBLEMS = {
     kernels.OVERRUN: "runs past the end",
@@ -85,35 +83,23 @@ _HAS_DENSE = kernels.HAS_DENSE >> 24
 
 
 class Record(NamedTuple):
-    """An unpacked record.
-
-    Attributes
-    ----------
-    keys : list of str
-    values : float32 array, shape (n,)
-    labels, rejected, ignored : list of str
-        The true labels, those that are wrong, and those that were shown and not chosen.
-    weight : float
-        Importance of the instance, above 0 and at most 100.
-    dense : int8 array, shape (d,), or None
-    """
+    """An unpacked record."""
 
     keys: list[str]
-    values: npt.NDArray[np.float32]
+    values: npt.NDArray[np.float32]  # shape (n,)
+    # labels, rejected, ignored: the true labels, those that are wrong, and those that were shown and not chosen
     labels: list[str]
     rejected: list[str]
     ignored: list[str]
-    weight: float
-    dense: npt.NDArray[np.int8] | None = None
+    weight: float  # importance of the instance, above 0 and at most 100
+    dense: npt.NDArray[np.int8] | None = None  # shape (d,), or None
 
 
 def _pack_strings(strings: Sequence[bytes]) -> bytes:
-    """Return the lengths of strings as u16, followed by the strings, without padding."""
     return struct.pack(f"<{len(strings)}H", *map(len, strings)) + b"".join(strings)
 
 
 def _padded(part: bytes) -> bytes:
-    """Return the part padded with zeros to a multiple of 4."""
     return part + bytes(-len(part) % 4)
 
 
@@ -123,23 +109,15 @@ def pack_vector(keys: Sequence[bytes], values: npt.NDArray[np.float32]) -> bytes
 
 
 def add_dense(vector: bytes, numbers: bytes, value: float) -> bytes:
-    """Return a vector with a dense part.
+    """Return a vector with a dense part: 1 to 2,048 numbers as int8, not all zero, which is not checked.
 
-    Parameters
-    ----------
-    vector : bytes
-        A vector without one.
-    numbers : bytes
-        1 to 2,048 numbers as int8, not all zero. Not checked.
-    value : float
-        Value of the feature of a code, above 0 as float32.
+    ``value`` is that of the feature of a code, above 0 as float32.
     """
     dense = _padded(struct.pack("<If", len(numbers), value) + numbers)
     return vector[:3] + bytes([vector[3] | _HAS_DENSE]) + vector[4:] + dense
 
 
 def has_dense(vector: bytes) -> bool:
-    """Return whether a vector has a dense part."""
     return vector[3] >= _HAS_DENSE
 
 
@@ -161,7 +139,6 @@ def dense_of(vector: bytes) -> npt.NDArray[np.int8] | None:
 
 
 def is_empty(vector: bytes) -> bool:
-    """Return whether a vector has no active feature."""
     return vector[:4] == b"\0\0\0\0"
 
 
@@ -174,18 +151,8 @@ def pack_labels(
 ) -> bytes:
     """Return the labels part of a record: the distinct labels of each kind in the given order.
 
-    Parameters
-    ----------
-    labels, rejected, ignored : sequences of str
-        At most ``limits.max_labels`` each, and at least one in all.
-    weight : float
-        Above 0 and at most 100.
-
-    Raises
-    ------
-    InvalidInstance
-        There are no labels or too many; a label is empty, too long, not valid Unicode, or of two kinds; or the weight
-        is out of range. Names the field, such as ``labels`` or ``rejected[2]``.
+    Raises InvalidInstance with the field, such as ``labels`` or ``rejected[2]``: no labels or too many, a label that is
+    empty, too long, not valid Unicode, or of two kinds, or a weight out of range.
     """
     if not (labels or rejected or ignored):
         raise InvalidInstance("an instance to learn needs a label in labels, rejected or ignored", "labels")
@@ -213,12 +180,7 @@ def pack_labels(
 def add_details(record: bytes, details: bytes) -> bytes:
     """Return a record that registers its label.
 
-    Parameters
-    ----------
-    record : bytes
-        With one true label, without feedback; or with details of its own, cut off before them.
-    details : bytes
-        UTF-8, at most ``MAX_DETAILS_BYTES``. Not checked.
+    It has one true label without feedback, or is cut off before details of its own. ``details`` are not checked.
     """
     at = int(kernels.vector_end(record, 0))
     part = struct.pack("<I", 1 | kernels.HAS_DETAILS) + record[at + 4 :]
@@ -226,7 +188,6 @@ def add_details(record: bytes, details: bytes) -> bytes:
 
 
 def details_of(payload: bytes, shape: RecordShape) -> bytes:
-    """Return the details of a record of this shape that has some."""
     at = shape.details_at
     return payload[at + kernels.DETAILS : at + kernels.DETAILS + struct.unpack_from("<I", payload, at)[0]]
 
@@ -245,18 +206,7 @@ def _encode_label(label: str, limits: Limits, field: str) -> bytes:
 
 
 def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
-    """Check that the bytes are exactly ``n`` records, and return where each ends.
-
-    Returns
-    -------
-    ends : int64 array, shape (n + 1,)
-        0, then the end of each record: record ``i`` is ``payload[ends[i]:ends[i + 1]]``.
-
-    Raises
-    ------
-    Corrupted
-        The bytes are not ``n`` well-formed records.
-    """
+    """Return where each of the ``n`` records ends, int64 after a 0. Raises Corrupted unless there are exactly ``n``."""
     if not 0 <= n <= len(payload) // 8:
         raise Corrupted(f"{len(payload)} bytes are too few for {n} records")
     ends = np.zeros(n + 1, np.int64)
@@ -292,10 +242,7 @@ def _strings(payload: bytes, lengths_at: int, n: int) -> tuple[list[str], int]:
 def unpack_vector(vector: bytes, start: int = 0) -> tuple[list[str], npt.NDArray[np.float32]]:
     """Return keys and values of the vector at byte ``start``, without its dense part. A labels part may follow it.
 
-    Raises
-    ------
-    Corrupted
-        The vector runs past the end, or a key is not UTF-8.
+    Raises Corrupted if it runs past the end, or a key is not UTF-8.
     """
     if kernels.vector_end(vector, start) < 0:
         raise Corrupted("a vector runs past the end of its bytes")
@@ -340,6 +287,5 @@ def iterate(payload: bytes, n: int) -> Iterator[Record]:
 
 
 def warmup() -> None:
-    """Compile every kernel of this module for the types in use."""
     record = EMPTY_VECTOR + pack_labels(["a"], Limits())
     unpack(record)

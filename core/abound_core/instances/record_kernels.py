@@ -16,32 +16,23 @@ BAD_DENSE, RESERVED_KEY, BAD_WEIGHT, BAD_DETAILS = range(10, 14)
 caller must look for repeated keys in another way.
 """
 
-HAS_DENSE = 1 << 31
-"""The bit of a vector's feature count that says that a dense part follows the keys."""
+HAS_DENSE = 1 << 31  # in a vector's feature count: a dense part follows the keys
 
-DENSE = 8
-"""Bytes of a dense part before its numbers: the dimension as u32, and the value of a code's feature as f32."""
+DENSE = 8  # bytes before the numbers: the dimension as u32, the value of a code's feature as f32
 
-MAX_DIMENSION = 2048
-"""``abound_core.limits.MAX_DIMENSION``."""
+MAX_DIMENSION = 2048  # ``abound_core.limits.MAX_DIMENSION``
 
-HAS_FEEDBACK = 1 << 31
-"""The bit of the number of labels that says that feedback follows the labels."""
+HAS_FEEDBACK = 1 << 31  # in the number of labels: feedback follows the labels
 
-FEEDBACK = 8
-"""Bytes of feedback."""
+FEEDBACK = 8  # bytes of feedback
 
-MAX_WEIGHT = 100.0
-"""``abound_core.limits.MAX_WEIGHT``."""
+MAX_WEIGHT = 100.0  # ``abound_core.limits.MAX_WEIGHT``
 
-HAS_DETAILS = 1 << 30
-"""The bit of the number of labels that says that details of the label follow."""
+HAS_DETAILS = 1 << 30  # in the number of labels: details of the label follow
 
-DETAILS = 4
-"""Bytes of details before their contents: the length as u32."""
+DETAILS = 4  # bytes before the contents: the length as u32
 
-MAX_DETAILS_BYTES = 16_384
-"""``abound_core.limits.MAX_DETAILS_BYTES``."""
+MAX_DETAILS_BYTES = 16_384  # ``abound_core.limits.MAX_DETAILS_BYTES``
 
 _COUNT = np.uint32(HAS_DENSE - 1)
 _LABEL_COUNT = np.uint32(HAS_DETAILS - 1)
@@ -78,7 +69,6 @@ class RecordShape(NamedTuple):
 
 @inlined
 def nowhere():
-    """Return the shape of a record that does not lie inside the buffer."""
     return RecordShape(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1.0, -1)
 
 
@@ -120,7 +110,6 @@ def _details_end(data, size, at):
 
 @inner
 def vector_shape(data, size, start):
-    """Return the shape of the vector at byte ``start`` of a pointer to ``size`` bytes, with the end of the vector."""
     if start < 0 or start > size - 4:
         return nowhere()
     word = load_u32(data, start)
@@ -138,7 +127,6 @@ def vector_shape(data, size, start):
 
 @inner
 def shape_at(data, size, start):
-    """Run ``record_shape`` on a pointer to ``size`` bytes."""
     vector = vector_shape(data, size, start)
     second = vector.end
     if vector.n_features < 0 or second > size - 4:
@@ -185,10 +173,7 @@ def vector_end(buffer, start):
 
 @kernel
 def record_shape(buffer, start):
-    """Return the shape of the record that starts at byte ``start`` of a uint8 array.
-
-    Reads no byte outside of the buffer, whatever its contents; does not look at keys and values.
-    """
+    """Return the shape of the record at byte ``start`` of a uint8 array; reads no byte outside of it."""
     return shape_at(pointer(buffer), len(buffer), start)
 
 
@@ -300,14 +285,8 @@ def _compare_keys(data, shape, table, starts):
     """Return KEY_TWICE if two keys of a record are equal, GOOD if not, or CROWDED if undecided.
 
     The strings must be checked, and the record must have a label, so that 8 bytes after the last key can be read.
-
-    Parameters
-    ----------
-    table : uint64
-        At least eight times as many as the record has keys; overwritten with half of a hash << 32 | place
-        of the key + 1.
-    starts : int64
-        One for each key; overwritten.
+    ``table`` (uint64) has at least eight times as many places as the record has keys, ``starts`` (int64) one for each;
+    both are overwritten, ``table`` with half of a hash << 32 | place of the key + 1.
     """
     n, at, size = shape.n_features, shape.keys_at, 16
     while size < 4 * n:

@@ -47,22 +47,8 @@ def _sip_round(v0, v1, v2, v3):
 
 @kernel
 def siphash13(k0, k1, buffer, at, length):
-    """Return SipHash-1-3 of ``buffer[at : at + length]``.
+    """Return SipHash-1-3 of ``buffer[at : at + length]`` (uint64), which is not checked to lie inside the buffer.
 
-    Parameters
-    ----------
-    k0, k1 : uint64
-        The two halves of the secret.
-    buffer : uint8 array
-    at, length : int
-        Must lie inside the buffer; not checked.
-
-    Returns
-    -------
-    hash : uint64
-
-    Notes
-    -----
     Aumasson and Bernstein: SipHash, a fast short-input PRF (2012), with one compression and three final rounds.
     """
     v0, v1, v2, v3 = k0 ^ _INIT_0, k1 ^ _INIT_1, k0 ^ _INIT_2, k1 ^ _INIT_3
@@ -86,7 +72,6 @@ def siphash13(k0, k1, buffer, at, length):
 
 @inlined
 def mix(state, word):
-    """Return the next state of the unkeyed mix from a state and 64 more bits (both uint64)."""
     state = (state ^ word) * _FACTOR
     return (state ^ (state >> _SHIFT)) + _STEP
 

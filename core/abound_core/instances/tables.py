@@ -25,29 +25,22 @@ from abound_core.errors import Malformed
 from abound_core.instances.data_formats import ANY_FIELD, DatasetInstance, at_line, raise_error
 from abound_core.instances.encoded_vector import Numbers
 
-LABEL_COLUMNS = ("labels", "label")
-"""Names that the column of the labels has by default; the first one that there is counts."""
+LABEL_COLUMNS = ("labels", "label")  # names that the column has by default; the first one that exists counts
 
-PANDAS_INDEX = ("", "__index_level_0__")
-"""Names of the index of pandas, in CSV and in Parquet."""
+PANDAS_INDEX = ("", "__index_level_0__")  # its names in CSV and in Parquet
 
-MAX_ROW_BYTES = 16 * 2**20
-"""Most bytes of a row of CSV, which may span lines. A quote that is never closed ends here."""
+MAX_ROW_BYTES = 16 * 2**20  # of CSV, which may span lines; a quote that is never closed ends here
 
-ROWS_AT_ONCE = 1024
-"""Number of rows of a record batch that are Python values at a time."""
+ROWS_AT_ONCE = 1024  # rows of a record batch that are Python values at a time
 
-SHOWN_COLUMNS = 20
-"""Number of columns that an error lists."""
+SHOWN_COLUMNS = 20  # columns that an error lists
 
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")
-"""A number as in JSON. ``007`` is a string."""
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")  # as in JSON; ``007`` is a string
 
 
 _BOOLEANS = {written: word == "true" for word in ("true", "false") for written in (word, word.title(), word.upper())}
 
-_LIST = re.compile(r"""\[\s*(?:(["']).*\1\s*)?\]""", re.DOTALL)
-"""A list of strings, as JSON or as Python writes it."""
+_LIST = re.compile(r"""\[\s*(?:(["']).*\1\s*)?\]""", re.DOTALL)  # of strings, as JSON or as Python writes it
 
 
 class TableColumns(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,25 +67,14 @@ class TableColumns(msgspec.Struct, frozen=True, kw_only=True):
     ignore: tuple[str, ...] = ()
 
 
-WITHOUT_OTHERS = TableColumns(ignore=(ANY_FIELD,))
-"""Columns and fields without a role are left out."""
+WITHOUT_OTHERS = TableColumns(ignore=(ANY_FIELD,))  # columns and fields without a role are left out
 
 
 class TableReader:
     """Makes instances of the rows of a table.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The names of the columns.
-    columns : TableColumns
-    typed : bool
-        Whether cells have types; otherwise all of them are strings.
-
-    Raises
-    ------
-    Malformed
-        There is no column of a name in ``columns``, or two columns have the same name.
+    ``typed``: cells have types; otherwise all of them are strings. Raises Malformed if a column of ``columns`` does not
+    exist, or two have the same name.
     """
 
     def __init__(self, names: Sequence[str], columns: TableColumns, *, typed: bool) -> None:
@@ -119,7 +101,6 @@ class TableReader:
         self._features = [(i, name) for i, name in given if i not in others and name not in PANDAS_INDEX]
 
     def _first(self, *names: str | None) -> int | None:
-        """Return the index of the first of these columns that exists; None if none does."""
         return next((self._names.index(name) for name in names if name in self._names), None)
 
     def instance(self, cells: Sequence[Any], file: str = "", line: int = 0) -> DatasetInstance:
@@ -219,13 +200,6 @@ class CsvRows:
     Cells are separated by tabs, else by commas, or by semicolons if the first line has no comma. Quotes are those of
     RFC 4180. ``next`` raises Malformed for an invalid row. The rows after it can still be read, unless ``size`` is over
     ``MAX_ROW_BYTES``.
-
-    Attributes
-    ----------
-    line : int
-        First line of the row.
-    size : int
-        Bytes of the lines of the row.
     """
 
     def __init__(self, lines: Iterable[bytes], *, tabs: bool = False) -> None:
@@ -268,12 +242,8 @@ def read_csv(
 ) -> Iterator[DatasetInstance]:
     """Yield the rows of a CSV or TSV file with a header, which ``CsvRows`` reads.
 
-    ``on_bad`` is called with the error of each invalid row, which is then skipped.
-
-    Raises
-    ------
-    Malformed
-        The header is invalid, or a row has over ``MAX_ROW_BYTES``. The message names the first line of the row.
+    ``on_bad`` is called with the error of each invalid row, which is then skipped. Raises Malformed with the first line
+    of the row if the header is invalid, or a row has over ``MAX_ROW_BYTES``.
     """
     rows = CsvRows(lines, tabs=tabs)
     reader: TableReader | None = None

@@ -45,11 +45,9 @@ _CHARACTER = regex.compile(r"\X")
 _EMOJI = regex.compile(r"[\p{Regional_Indicator}\p{Extended_Pictographic}]")
 
 PIECE = 2048
-MAX_UNORDERED = 64
-"""Marks at the end of a piece that are left to ``unicodedata.normalize`` to sort."""
+MAX_UNORDERED = 64  # marks at the end of a piece that are left to ``unicodedata.normalize`` to sort
 
-LONG = 2**16
-"""Characters of a text up to which one call finds all words."""
+LONG = 2**16  # characters of a text up to which one call finds all words
 
 _SPACES = re.compile(r"\s\s+")
 _ASCII_WORD = re.compile(r"\w+")
@@ -82,14 +80,10 @@ class Analyzer:
         self._are_tokens = config.kind == "word" and config.ngrams == (1, 1) and not self._stop_words
 
     def __call__(self, text: str) -> list[str]:
-        """Return the terms of a text, in order and including repetitions."""
         return list(self.terms(self.prepare(text)))
 
     def prepare(self, text: str) -> str:
-        """Return a text in lower case, without accents and normalised, as the configuration says.
-
-        The result can be 18 times as long as the text.
-        """
+        """Return a text as the configuration normalises it, which can be 18 times as long."""
         if self._lowercase:
             text = text.lower()
         if text.isascii():
@@ -187,7 +181,6 @@ def _normalized(text: str, form: Literal["NFKC", "NFKD"]) -> str:
 
 
 def _in_order(text: str) -> str:
-    """Return a decomposed text in canonical order."""
     parts: list[str] = []
     marks: dict[int, list[str]] = {}
     for given in text:
@@ -228,8 +221,5 @@ def _unicode_tokens(text: str) -> list[str]:
 
 
 def term_weights(terms: Iterable[str]) -> dict[str, float]:
-    """Return each distinct term in order of first appearance, with 1 + the natural logarithm of its count.
-
-    ``terms`` may be a Counter of them.
-    """
+    """Return each distinct term in order of first appearance, with 1 + ln of its count; ``terms`` may be a Counter."""
     return {term: 1.0 if count == 1 else 1.0 + math.log(count) for term, count in Counter(terms).items()}

@@ -18,20 +18,11 @@ from abound_core.instances.dense_vector import quantize
 
 FIELD = "analyzer.embed"
 
-MAX_CHARACTERS = 8_000
-"""The rest of a longer text is not encoded."""
+MAX_CHARACTERS = 8_000  # the rest of a longer text is not encoded
 
 
 class TextEncoder:
-    """An encoder.
-
-    Parameters
-    ----------
-    table : real array, shape (n_tokens, d)
-        The vector of each token.
-    tokenizer : tokenizers.Tokenizer
-        Of at most ``n_tokens`` tokens.
-    """
+    """A table (n_tokens, d) with the vector of each token, and a tokenizer of at most ``n_tokens`` tokens."""
 
     def __init__(self, table: npt.NDArray[Any], tokenizer: Any) -> None:
         self._table = np.rint(table * (127 / np.abs(table).max())).astype(np.int8)
@@ -41,7 +32,6 @@ class TextEncoder:
 
     @property
     def dimension(self) -> int:
-        """Length of the vectors."""
         return int(self._table.shape[1])
 
     def encode(self, text: str) -> bytes | None:

@@ -60,11 +60,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _NORMALIZED = " once it is in lower case and normalised"
 
-CODE_VALUE = 0.25
-"""Value of a code before the vector is normalised."""
+CODE_VALUE = 0.25  # of a code, before the vector is normalised
 
-CODES_NORM = math.sqrt(WINNERS) * CODE_VALUE
-"""Norm of the codes of an instance, 2."""
+CODES_NORM = math.sqrt(WINNERS) * CODE_VALUE  # norm of the codes of an instance: 2
 
 use_kernel = True
 """Whether instances are read by the kernel. False while it is being compiled; plain Python gives the same vectors."""
@@ -104,12 +102,6 @@ class Vectorizer:
     """A vectorizer for one configuration of a model.
 
     Not thread-safe. Different vectorizers can be used in different threads at the same time.
-
-    Parameters
-    ----------
-    config : ModelConfig
-        Only ``boolean``, ``negative``, ``numbers`` and ``analyzer`` matter here.
-    limits : Limits
     """
 
     def __init__(self, config: ModelConfig, limits: Limits) -> None:
@@ -135,13 +127,10 @@ class Vectorizer:
             A JSON object as received, UTF-8.
         text : str, mapping of at most ``MAX_FIELDS`` names to str, or None
         dense : bytes or None
-            The dense vector of the instance as int8 numbers (``abound_core.instances.dense_vector``).
+            As int8 numbers (``abound_core.instances.dense_vector``).
 
-        Raises
-        ------
-        InvalidInstance
-            Names the field: ``features``, ``features.price``, ``features.tags[2]``, ``text`` or ``text.title``. Or it
-            is ``analyzer.embed``: the encoder is not on this machine.
+        Raises InvalidInstance, which names ``features``, ``features.price``, ``features.tags[2]``, ``text`` or
+        ``text.title``, or ``analyzer.embed`` if the encoder is not on this machine.
         """
         terms: list[str] = []
         weights: dict[str, float] = {}
@@ -190,13 +179,11 @@ class Vectorizer:
         return _with_dense(*active.vector(self._boolean, CODES_NORM), dense)
 
     def _read_with(self, dense: bytes, lines: bytes, features: bytes | None) -> bytes | None:
-        """Return the vector with a dense part by the kernel, or None if the instance is unusual or invalid."""
         vector = self._read(lines, features, CODES_NORM * CODES_NORM)
         norm = 1.0 if self._boolean else self._norm
         return None if vector is None else _with_dense(vector, norm, dense)
 
     def _read(self, lines: bytes, features: bytes | None, added_squares: float = 0.0) -> bytes | None:
-        """Return the vector by the kernel, or None if the instance is unusual or invalid."""
         if not use_kernel:
             return None
         if features is None:
@@ -305,7 +292,6 @@ class Vectorizer:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8: whether it has no half of a surrogate pair."""
     return text.isascii() or _SURROGATE.search(text) is None
 
 
@@ -330,7 +316,6 @@ def _lines(terms: list[str], text: str, config: AnalyzerConfig) -> bytes | None:
 
 
 def warmup() -> None:
-    """Compile every kernel of this module for the types in use."""
     features = b'{"a": 1.5, "b": "c", "d": ["e"], "f": true, "g": false}'
     Vectorizer(ModelConfig(), Limits()).vectorize(features, None)
     bytes_of = np.frombuffer(features, np.uint8)

@@ -26,13 +26,9 @@ from abound_core.instances.vocabulary_kernels import KeyArrays
 
 MAX_KEY_BYTES = 2**16 - 1
 MAX_IDS = 2**31 - 1
-PAGE = 1 << kernels.PAGE_BITS
-"""Ids per page of the digest."""
+PAGE = 1 << kernels.PAGE_BITS  # ids per page of the digest
 
-LARGE_TABLE = 1 << 17
-"""Number of slots from which a table can be ``is_crowded``. A smaller table is doubled in about a millisecond or
-less.
-"""
+LARGE_TABLE = 1 << 17  # slots from which a table can be ``is_crowded``; a smaller one is doubled in about a millisecond
 
 ARRAYS = {
     "lengths": ArraySpec(np.uint16, ("ids",)),
@@ -53,13 +49,7 @@ def _grown(size: int, needed: int) -> int:
 
 
 class Vocabulary:
-    """Keys and their ids.
-
-    Parameters
-    ----------
-    secret : (int, int)
-        Two numbers of 64 bits that key the hash table: random, local to the process.
-    """
+    """Keys and their ids. ``secret``: two random 64-bit numbers, local to the process, that key the hash table."""
 
     def __init__(self, secret: tuple[int, int]) -> None:
         state = np.zeros(7, np.int64)
@@ -78,7 +68,6 @@ class Vocabulary:
         return self._arrays
 
     def __len__(self) -> int:
-        """Return the number of keys that have an id."""
         return int(self._state[kernels.N_LIVE])
 
     @property
@@ -88,12 +77,10 @@ class Vocabulary:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory of all arrays."""
         return sum(array.nbytes for array in self._arrays) + self._pages.nbytes
 
     @property
     def n_key_bytes(self) -> int:
-        """Total bytes of all keys."""
         return int(self._state[kernels.USED] - self._state[kernels.GARBAGE])
 
     @property
@@ -126,10 +113,7 @@ class Vocabulary:
         return len(starts)
 
     def add(self, key: bytes) -> int:
-        """Return the id of a key, assigning one if needed.
-
-        Raises ValueError if the key is empty or over 65,535 bytes.
-        """
+        """Return the id of a key, assigning one if needed. Raises ValueError unless it has 1 to 65,535 bytes."""
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise ValueError(f"a key has 1 to {MAX_KEY_BYTES} bytes, not {len(key)}")
         self.make_room(1, len(key))
@@ -143,10 +127,7 @@ class Vocabulary:
     def make_room(self, n_keys: int, n_bytes: int) -> None:
         """Grow the arrays so that a kernel can add ``n_keys`` more keys of ``n_bytes`` bytes in total.
 
-        Raises
-        ------
-        MemoryError
-            There would be more than 2**31 - 1 ids, or the machine has no more memory.
+        Raises MemoryError if there would be more than 2**31 - 1 ids.
         """
         n_ids, n_used = self.n_ids + n_keys, int(self._state[kernels.USED]) + n_bytes
         if n_ids > MAX_IDS:
@@ -228,7 +209,6 @@ class Vocabulary:
         return bool(np.all(parts["bytes"][starts] & 0xC0 != 0x80))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return copies of the logical state, ``ARRAYS``."""
         n_bytes = int(self._state[kernels.USED] - self._state[kernels.GARBAGE])
         arrays: dict[str, npt.NDArray[Any]] = {
             "lengths": np.zeros(self.n_ids, np.uint16),
@@ -252,7 +232,6 @@ class Vocabulary:
 
 
 def warmup() -> None:
-    """Compile every kernel of this module for the types in use."""
     vocabulary = Vocabulary((1, 2))
     first = vocabulary.add(b"wheat")
     vocabulary.add(b"grain")

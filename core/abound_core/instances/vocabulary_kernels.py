@@ -35,20 +35,16 @@ removed keys, secret.
 """
 
 PAGE_BITS = 8
-BLOCK = 64
-"""Keys of a vector whose memory is prefetched at a time."""
+BLOCK = 64  # keys of a vector whose memory is prefetched at a time
 
 LENGTH = np.uint64(0xFFFF)
-START = np.uint64(16)
-"""Decode a span: ``span & LENGTH``, ``span >> START``."""
+START = np.uint64(16)  # decodes a span: ``span & LENGTH``, ``span >> START``
 
 HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 class KeyArrays(NamedTuple):
-    """The arrays that the kernels of a vocabulary take; see the module docstring for the layout."""
-
     slots: np.ndarray
     spans: np.ndarray
     arena: np.ndarray
@@ -57,8 +53,6 @@ class KeyArrays(NamedTuple):
 
 
 class TablePointers(NamedTuple):
-    """The arrays of ``KeyArrays`` as pointers, which cost nothing to pass to a function, and their sizes."""
-
     slots: np.ndarray
     spans: np.ndarray
     arena: np.ndarray
@@ -92,7 +86,6 @@ def home(half, last):
 
 @inner
 def half_hash(table, data, at, length):
-    """Return the upper half of a key's hash, in a uint64."""
     k0, k1 = np.uint64(table.state[SECRET_0]), np.uint64(table.state[SECRET_1])
     return siphash13(k0, k1, data, at, length) >> HALF
 
@@ -122,7 +115,6 @@ def _probe(table, half, data, at, length):
 
 @inner
 def add(table, data, at, length):
-    """Run ``add_key`` on pointers."""
     half = half_hash(table, data, at, length)
     key_id, position = _probe(table, half, data, at, length)
     if key_id >= 0:
@@ -165,20 +157,9 @@ def room_for(arrays, n_keys, n_bytes):
 
 @kernel
 def add_key(arrays, buffer, at, length):
-    """Return the id of a key, assigning one if it has none.
+    """Return the id of the key ``buffer[at : at + length]`` (1 to 65535 bytes, unchecked), assigning one if needed.
 
-    Parameters
-    ----------
-    arrays : KeyArrays
-        With space for the key (``room_for``); changed in place.
-    buffer : uint8 array
-    at, length : int
-        Position and length of the key, 1 to 65535 bytes. Not checked.
-
-    Returns
-    -------
-    id : int
-        The id freed last is reused first, then the next new one.
+    There must be space for the key (``room_for``). The id freed last is reused first, then the next new one.
     """
     return add(pointers_of(arrays), pointer(buffer), at, length)
 
@@ -251,21 +232,7 @@ def _find_block(table, data, lengths_at, key_at, ids, first, end):
 
 @kernel
 def find_vector(arrays, vector, ids):
-    """Look up all keys of a vector.
-
-    Parameters
-    ----------
-    arrays : KeyArrays
-    vector : uint8 array
-        A well-formed vector (``abound_core.instances.record``); not checked.
-    ids : int32 array
-        Receives the id of each key in order, -1 if unknown; at least as long as the vector has features.
-
-    Returns
-    -------
-    n : int
-        Number of features of the vector.
-    """
+    """Write the id of each key of a well-formed vector into ``ids`` (int32), -1 if unknown; return their number."""
     n = np.int64(load_u32(vector, 0))
     find_keys(arrays, pointer(vector), 4 + 4 * n, n, ids)
     return n
@@ -273,7 +240,6 @@ def find_vector(arrays, vector, ids):
 
 @inner
 def find_keys(arrays, data, lengths_at, n, ids):
-    """Run ``find_vector`` for the ``n`` keys whose lengths begin at byte ``lengths_at`` of a pointer."""
     table, out = pointers_of(arrays), pointer(ids)
     at = lengths_at + 2 * n
     for first in range(0, n, BLOCK):
@@ -294,7 +260,6 @@ def intern_vector(arrays, buffer, start, ids):
 
 @inner
 def intern_keys(arrays, data, lengths_at, n, ids):
-    """Run ``intern_vector`` for the ``n`` keys whose lengths begin at byte ``lengths_at`` of a pointer."""
     find_keys(arrays, data, lengths_at, n, ids)
     add_missing(arrays, data, lengths_at, n, ids)
 
@@ -311,15 +276,12 @@ def add_missing(arrays, data, lengths_at, n, ids):
         at += length
 
 
-AHEAD = 16
-"""Distance in keys at which loading prefetches slots."""
+AHEAD = 16  # distance in keys at which loading prefetches slots
 
 
 @kernel
 def rehash(slots, larger):
-    """Rehash ``slots`` into the larger, zeroed table.
-
-    Destroys ``slots``. Uses the stored half hashes and reads no keys.
+    """Rehash ``slots`` into the larger, zeroed table. Destroys ``slots``, and reads no keys.
 
     Both tables are swept from one end to the other. The used slots are first moved together, without a branch, since
     the processor would mispredict every second one.
@@ -338,9 +300,7 @@ def rehash(slots, larger):
 
 @kernel
 def copy_rehashed(slots, larger):
-    """Fill the table ``larger``, whatever its contents, from ``slots`` without changing them.
-
-    Return the number of keys.
+    """Fill the table ``larger``, whatever its contents, from ``slots``; return the number of keys.
 
     ``rehash`` is faster, but this kernel lets other threads read the old table meanwhile.
     """
@@ -375,23 +335,10 @@ def compact(arrays, arena):
 
 @kernel
 def digest_pages(arrays, pages, first, limit):
-    """Update the hashes of changed pages.
+    """Hash up to ``limit`` changed pages from ``first`` on; return the next page, or their number if done.
 
-    Parameters
-    ----------
-    arrays : KeyArrays
-        ``dirty`` is cleared in place, page by page.
-    pages : uint64 array
-        One hash per page of 256 ids, over each id's key, or the next free id if it has none; changed in place.
-    first : int
-        Page to begin with.
-    limit : int
-        Maximum number of changed pages to hash.
-
-    Returns
-    -------
-    next : int
-        Page to continue with; the number of pages in use when done.
+    ``dirty`` is cleared page by page. ``pages`` (uint64) has one hash per page of 256 ids, over each id's key, or the
+    next free id if it has none.
     """
     table = pointers_of(arrays)
     n_ids = table.state[N_IDS]
@@ -434,10 +381,7 @@ def export_keys(arrays, lengths, data, free):
 def import_keys(arrays, lengths, data, free):
     """Fill empty, large enough arrays with the output of ``export_keys``.
 
-    Returns
-    -------
-    good : bool
-        False if a key is repeated or the free ids are not the ids without a key; then the arrays are unusable.
+    Returns False if a key is repeated or the free ids are not the ids without a key; then the arrays are unusable.
     """
     table, source = pointers_of(arrays), pointer(data)
     at, n_dead, later, later_at = np.int64(0), np.int64(0), np.int64(0), np.int64(0)

@@ -25,19 +25,11 @@ from abound_core.methods.training.progress import Progress
 LOAD_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError, InvalidInstance)
 """Errors that loading can raise for arrays that do not fit together, besides Corrupted."""
 
-OPAQUE_PREFIX = "model/graph/"
-"""Prefix of arrays that a library reads without checks. Never load such arrays of foreign origin unchecked."""
+OPAQUE_PREFIX = "model/graph/"  # of arrays that a library reads without checks; never load foreign ones unchecked
 
 
 def check_opaque(arrays: Mapping[str, npt.NDArray[Any]], progress: Progress) -> None:
-    """Build each graph again from its vectors. Raise Corrupted unless the stored one has the same bytes.
-
-    Raises
-    ------
-    Corrupted
-    InvalidInstance
-        The library that builds graphs is not installed.
-    """
+    """Build each graph again from its vectors. Raise Corrupted unless the stored one has the same bytes."""
     for name in (one for one in arrays if one.startswith(OPAQUE_PREFIX)):
         number = name.removeprefix(OPAQUE_PREFIX)
         vectors = array_checks.require_array(arrays, f"model/vectors/{number}", np.float32, None, None)
@@ -52,45 +44,24 @@ def check_opaque(arrays: Mapping[str, npt.NDArray[Any]], progress: Progress) -> 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FittedMethod:
-    """A fitted method.
-
-    Attributes
-    ----------
-    method : str
-        Its name in the registry.
-    params : Params of the method
-    features : Vocabulary
-        Column of each feature key.
-    labels : list of str
-    idf : float32 array, shape (d,), or None
-        Factor of each feature; None: vectors are used as they are.
-    model : Model
-    """
-
-    method: str
+    method: str  # its name in the registry
     params: Any
-    features: Vocabulary
+    features: Vocabulary  # column of each feature key
     labels: list[str]
-    idf: Weights | None
+    idf: Weights | None  # float32, shape (d,), or None; factor of each feature; None: vectors are used as they are
     model: registry.Model
 
     def apply_idf(self, X: Csr) -> Csr:
-        """Return the rows as the model expects them: with idf weights, if it has any."""
         return X if self.idf is None else idf.weighted(X, self.idf)
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """Rank the best ``k`` labels for rows in the columns of ``features``, before idf."""
         return self.model.rank(self.apply_idf(X), k)
 
     def rank_vectors(self, vectors: Iterable[bytes], k: int) -> Rankings:
-        """Rank the best ``k`` labels for vectors of the service (``abound_core/instances/record.py``).
-
-        Unknown features are ignored.
-        """
+        """Rank the best ``k`` labels for vectors of the service; unknown features are ignored."""
         return self.rank(vector_rows(vectors, self.features), k)
 
     def meta(self) -> dict[str, Any]:
-        """Return the plain JSON values to store next to the arrays."""
         return {"method": self.method, "params": asdict(self.params)}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -143,14 +114,9 @@ def fit(
     *,
     use_idf: bool | None = None,
 ) -> FittedMethod:
-    """Fit a method, with idf weights from the training vectors if requested.
+    """Fit a method (``registry.fit``), with idf weights from the training vectors if requested.
 
-    Parameters
-    ----------
-    use_idf : bool or None
-        None: use idf weights for text data if the method supports them.
-    method, data, params, rng, progress
-        See ``registry.fit``, which also documents the errors.
+    None: use idf weights for text data if the method supports them.
     """
     factors = None
     suits = registry.method_of(method).idf

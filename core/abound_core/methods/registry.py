@@ -43,9 +43,7 @@ class Model(Protocol):
         """Rank the best ``k`` labels of each row, or fewer; equal scores by label id."""
         ...
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the whole model as named arrays."""
-        ...
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]: ...
 
 
 Fit = Callable[[Matrices, Any, np.random.Generator, Progress], Model]
@@ -67,7 +65,6 @@ class Method:
 
     @classmethod
     def from_module(cls, module: ModuleType) -> Method:
-        """Return the method that a module defines."""
         return cls(
             params=module.Params,
             fit=module.fit,
@@ -111,13 +108,7 @@ def method_of(name: str) -> Method:
 
 
 def params_of(name: str, plain: Mapping[str, Any]) -> Any:
-    """Build the parameters of a method from plain JSON values; missing fields have their defaults.
-
-    Raises
-    ------
-    InvalidInstance
-        A field is unknown or out of range; the error names it.
-    """
+    """Build the parameters of a method. Raises InvalidInstance with the field if one is unknown or out of range."""
     method = method_of(name)
     known = [field.name for field in fields(method.params)]
     for field in plain:
@@ -139,23 +130,9 @@ def fit(
 ) -> tuple[Model, Any]:
     """Check the requirements and fit a method; return the model and the parameters used.
 
-    Parameters
-    ----------
-    name : str
-    data : Matrices
-        Rows without a label or without an active feature are left out.
-    params : Params of the method, or ``auto``
-        ``auto``: chosen on a held-out part of the data.
-    rng : Generator
-        Determines everything random, whatever the number of threads.
-    progress : callable
-
-    Raises
-    ------
-    InvalidInstance
-        The data have nothing to learn, or do not suit the method.
-    Cancelled
-        Raised by ``progress``.
+    Rows without a label or without an active feature are left out. ``auto`` parameters are chosen on a held-out part.
+    ``rng`` determines everything random, whatever the number of threads. Raises InvalidInstance if the data have
+    nothing to learn, or do not suit the method.
     """
     method = method_of(name)
     rows = data.learnable

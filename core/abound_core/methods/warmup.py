@@ -25,7 +25,6 @@ FITS: list[tuple[str, dict[str, Any]]] = [
 
 
 def warmup() -> None:
-    """Compile the kernels, or load them from numba's cache."""
     data = small_data_set()
     for name, params in FITS:
         made = fitted.fit(name, data, registry.params_of(name, params), np.random.default_rng(0), no_progress)
@@ -33,7 +32,6 @@ def warmup() -> None:
 
 
 def small_data_set() -> Matrices:
-    """Return a small data set."""
     rng = np.random.default_rng(0)
     gathering = MatrixBuilder((1, 2))
     for i in range(INSTANCES):

@@ -13,8 +13,7 @@ from msgspec import Meta
 
 from abound_core.types import START, Offset
 
-LIVE = "live"
-"""Id of the index as a version."""
+LIVE = "live"  # id of the index as a version
 
 
 class ServingState(msgspec.Struct, frozen=True):
@@ -29,7 +28,6 @@ class ServingState(msgspec.Struct, frozen=True):
 
     @property
     def is_live(self) -> bool:
-        """Whether the index answers requests."""
         return self.version == LIVE
 
     def after_activation(self, activation: str, version: str, digest: str, at: Offset) -> ServingState:
@@ -44,9 +42,7 @@ class ServingState(msgspec.Struct, frozen=True):
         return ServingState(version, digest, self.version, self.digest, activation, str(at))
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that digests cover."""
         return msgspec.json.encode(self)
 
 
 NEVER_ACTIVATED = ServingState()
-"""The state of a model on which no version was ever activated."""

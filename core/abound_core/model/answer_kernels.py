@@ -24,16 +24,7 @@ from abound_core.numba.intrinsics import load_f32, load_u32, pointer
 
 @inner
 def resolve(vector, features, ids, values):
-    """Write feature ids (-1 for unknown ones) and values of a vector; return their number.
-
-    Parameters
-    ----------
-    vector : bytes
-        Well formed; not checked.
-    features : KeyArrays or TablePointers
-    ids, values : int32 array, float32 array
-        Written; at least as long as the vector has features.
-    """
+    """Write feature ids (-1 for unknown ones) and values of a well-formed vector; return their number."""
     n = find_vector(features, vector, ids)
     for i in range(n):
         values[i] = load_f32(vector, 4 + 4 * i)
@@ -42,22 +33,17 @@ def resolve(vector, features, ids, values):
 
 @kernel
 def rank_vector(vector, held, mask, ids_out, scores_out):
-    """Rank the classes for a vector (RankedRetrieval, Madani et al. 2009, section 3.2).
+    """Rank the classes for a vector (RankedRetrieval, Madani et al. 2009, section 3.2); return their number.
+
+    The score accumulator of ``held`` is used and zeroed again. Returns -1 if the scratch is too short for the vector,
+    and nothing was done.
 
     Parameters
     ----------
-    vector : bytes
-    held : ModelHandle
-        The score accumulator is used and zeroed again, the scratch is overwritten; nothing else changes.
     mask : uint8 array, shape (0,) or (n_classes,)
         1 for a class that may be ranked; empty: all may.
     ids_out, scores_out : int32, float64 array, shape (k,)
         Written, best first; of equal scores the class learned first.
-
-    Returns
-    -------
-    n_ranked : int
-        At most k; -1 if the scratch is too short for the vector, and nothing was done.
     """
     live, scratch = held.live, held.scratch
     if load_u32(vector, 0) > len(scratch.ids):
@@ -85,24 +71,12 @@ def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
 
 @kernel
 def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
-    """Rank the classes for a vector with a dense part, for a model that re-ranks.
+    """Rank the classes for a vector with a dense part, for a model that re-ranks; as ``rank_estimated``.
 
-    Scores and estimates are the shares of the candidates, and 0 for all other classes. If the index answers,
-    scores are its own. For a model that calibrates, estimates are the probabilities of the scores. Shares and
-    probabilities depend on the candidates of all classes, including classes that the mask excludes.
-
-    Parameters
-    ----------
-    vector : bytes
-        With its dense part.
-    held, mask, ids_out, scores_out, estimates_out
-        As for ``rank_estimated``.
-
-    Returns
-    -------
-    n_ranked : int
-        At most k; -1 if the scratch is too short for the vector; -2 if its dense part is not of the model's dimension.
-        In both cases nothing was done.
+    Scores and estimates are the shares of the candidates, and 0 for all other classes. If the index answers, scores are
+    its own. For a model that calibrates, estimates are the probabilities of the scores. Shares and probabilities depend
+    on the candidates of all classes, including classes that the mask excludes. Returns -2 if the dense part is not of
+    the model's dimension, and nothing was done.
     """
     live, scratch, reranker, data = held.live, held.scratch, held.reranker, pointer(vector)
     shape = vector_shape(data, len(vector), 0)
@@ -141,10 +115,7 @@ def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
 
 @kernel
 def explain_vector(vector, held, class_id, contributions):
-    """Write the contribution of each feature of a vector to a class's score: float64, shape (n,).
-
-    Scratch must suffice.
-    """
+    """Write the contribution of each feature to a class's score: float64, shape (n,). Scratch must suffice."""
     live, scratch = held.live, held.scratch
     n = resolve(vector, live.features, scratch.ids, scratch.values)
     explain_score(live.postings, live.params, scratch.ids[:n], scratch.values[:n], class_id, contributions)

@@ -1,14 +1,7 @@
 """Application of log records to a model, from the bytes of a record to the index and the score.
 
-For each record, in log order:
-
-1. Keys become feature ids and labels become class ids.
-2. New keys get the next ids. Beyond ``max_features``, features are evicted for them (``make_space``).
-3. The instance is ranked and learned (Feature Focus), and the ranks of its labels are counted.
-
-Arrays never grow in here. If a record might need more space than there is, the kernel stops before step 3 and reports
-which arrays are full. The caller grows them, and the same record is applied again; steps 1 and 2 then find what they
-did the first time, and no features are evicted again.
+Records are applied in log order, and arrays never grow in here: if a record might need more space than there is, the
+kernel stops before it is learned and reports which arrays are full. The caller grows them and applies the record again.
 
 **Eviction** is the generalised clock algorithm. A feature gets a credit each time it is seen again, at most
 ``MAX_CREDIT``. A hand goes round the feature ids; it takes one credit from each feature it passes and evicts the
@@ -17,22 +10,16 @@ instance alone has more than ``max_features`` features, the surplus is not learn
 bound was lowered, each event evicts at most ``MOST_EVICTED`` features until the bound is met; new features wait until
 then.
 
-The dense part of a record becomes features before these steps (``abound_core.instances.codes_kernels``). The first one
-fixes the dimension of the model; those of another dimension are left out. Codes do not count as features in
-``max_features`` and are never evicted.
+The dense part of a record becomes features (``abound_core.instances.codes_kernels``). The first one fixes the dimension
+of the model; those of another dimension are left out. Codes do not count as features in ``max_features`` and are never
+evicted.
 
-In a model that re-ranks from the first vector on, the kernel stops before the record that has it, and the caller goes
-on with a re-ranker. So the log alone decides where it starts.
-
-A record with details registers its label. The kernel stops before it, and the caller decides whether the name is to be
-learned (``REGISTERED``). Such a record is learned, but not scored and not counted as an instance of its label.
+A record with details registers its label. It is learned, but not scored and not counted as an instance of its label.
 
 A record with feedback also has rejected and ignored labels. They get no ids: those that the model does not know are
 skipped. A record without true labels is learned and has no rank.
 
-For a model that calibrates, the ranking of step 3 also gives the best classes and their scores, and the probabilities
-of these scores are learned after the instance. That kernel is compiled separately, so that other models do not pay for
-it. Another kernel is for models that re-rank: an instance with a vector is ranked, and calibrated, before these steps.
+Models that calibrate and models that re-rank have kernels of their own, so that other models do not pay for them.
 """
 
 import numpy as np
@@ -100,8 +87,7 @@ records with a weight other than 1. ``AWAITS_VECTOR`` is 1 if the first vector s
 the state.
 """
 
-SLICE_WORK = 16_384
-"""Feature updates after which a call returns, so that every slice is short."""
+SLICE_WORK = 16_384  # feature updates after which a call returns, so that every slice is short
 
 MAX_CREDIT = 3
 MOST_EVICTED = 16_384
@@ -155,10 +141,12 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
         shape, source = shape_at(data, size, at), data
         end = shape.end
         registers = shape.details_at >= 0
+        # The caller decides whether the name of a label is to be learned.
         if registers and cursor[REGISTERED] != at:
             cursor[STATUS] = REGISTERS
             break
         if shape.dense_at >= 0:
+            # The caller goes on with a re-ranker from here on, so the log alone decides where it starts.
             if starts_reranker(live):
                 cursor[STATUS] = FIRST_VECTOR
                 break
@@ -168,6 +156,7 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
             cursor[STATUS] = NAMES_FULL
             break
         ids, values, own_ranks = scratch.ids[:n], scratch.values[:n], scratch.ranks[:m]
+        # Give ids to keys and labels. If the record is applied again, this finds what it did the first time.
         n_classes, n_rejected = intern_labels(live, source, shape, scratch.class_ids)
         class_ids = scratch.class_ids[:n_classes]
         if live.control[MAX_FEATURES] == 0:
@@ -175,9 +164,11 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
             add_missing(live.features, source, shape.lengths_at, n, ids)
             read_values(source, shape, values)
         else:
+            # Evict for new keys, once per record: when arrays grow depends on memory, and evictions must not.
             n = intern_bounded(live, source, shape, ids, values, cursor[SPACED] != at)
             cursor[SPACED] = at
             ids, values = ids[:n], values[:n]
+        # Nothing was learned yet, so the record can be applied again once the index has grown.
         if not has_room(live.postings, live.params, ids, class_ids):
             cursor[STATUS] = INDEX_FULL
             cursor[ACTIVE] = n
@@ -187,6 +178,7 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
         changed = NO
         if n > 0 or not registers:  # a name that is known, or a label without one, is no instance
             changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks, best)
+        # The ranking has noted the best classes; their probabilities are learned after the instance.
         if best is not None:
             if not registers:
                 calibrate(held.calibration, best, class_ids, m, n_rejected)
@@ -211,9 +203,9 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
 
 @inner
 def with_codes(live, scratch, data, shape, at):
-    """Write the record at byte ``at`` with codes in place of its dense part into the scratch.
+    """Write a record with codes in place of its dense part into the scratch; return its shape and the pointer.
 
-    Returns its new shape and the pointer to the scratch. The number of features is -1 if the scratch is too short.
+    The number of features is -1 if the scratch is too short.
     """
     memory = pointer(scratch.memory)
     if len(scratch.memory) < shape.end - at + EXPANSION:
@@ -225,19 +217,16 @@ def with_codes(live, scratch, data, shape, at):
 
 @inlined
 def starts_reranker(live):
-    """Return whether a record with a dense part starts the re-ranker, before anything else is done with it."""
     return live.control[AWAITS_VECTOR] > 0 and live.control[DIMENSION] == 0
 
 
 @inlined
 def without_codes(live, scratch, data, shape, at):
-    """Leave a dense part out: return the shape and the pointer as they are."""
     return shape, data
 
 
 @inlined
 def has_names_room(live, shape):
-    """Return whether all keys and labels of a record can get ids."""
     n, m = shape.n_features, shape.n_labels
     n_ids, n_classes = live.features.state[N_IDS], live.labels.state[N_IDS]
     bounded = live.control[MAX_FEATURES] > 0
@@ -372,7 +361,6 @@ def skip_records(buffer, at, n):
 
 @inlined
 def read_values(data, shape, values):
-    """Write the values of the features of the record of this shape."""
     for i in range(shape.n_features):
         values[i] = load_f32(data, shape.values_at + 4 * i)
 
@@ -406,7 +394,6 @@ def calibrate(calibration, best, class_ids, n_true, n_rejected):
 
 @kernel
 def apply_calibrated(buffer, cursor, held, ranks, updated):
-    """Run ``apply_records`` for a model that calibrates."""
     apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), held.scratch.best)
 
 

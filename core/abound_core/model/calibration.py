@@ -39,8 +39,7 @@ from abound_core.model.calibration_kernels import (
 )
 from abound_core.types import Ranking
 
-FIRST_WEIGHTS = (-2.0, 4.0, 0.0, 0.0, 0.0, 0.0)
-"""The prior before the first event: a score of one half means an even chance."""
+FIRST_WEIGHTS = (-2.0, 4.0, 0.0, 0.0, 0.0, 0.0)  # a score of one half means an even chance
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,30 +52,15 @@ ARRAYS = {
 
 
 class CalibrationArrays(NamedTuple):
-    """The arrays that the kernels use; all are empty unless the model calibrates.
+    """The arrays that the kernels use; all are empty unless the model calibrates."""
 
-    Attributes
-    ----------
-    weights : float64 array, shape (N_TERMS,)
-    curvature : float64 array, shape (N_TERMS, N_TERMS)
-        The lower triangle of H.
-    bins : float64 array, shape (N_ROWS, N_BINS, N_COLUMNS)
-        Counts and sums by tenths of the estimate.
-    """
-
-    weights: Floats
-    curvature: Floats
-    bins: Floats
+    weights: Floats  # shape (N_TERMS,)
+    curvature: Floats  # shape (N_TERMS, N_TERMS); the lower triangle of H
+    bins: Floats  # shape (N_ROWS, N_BINS, N_COLUMNS); counts and sums by tenths of the estimate
 
 
 class Calibration:
-    """The calibration of a model; changed only by the apply kernel.
-
-    Parameters
-    ----------
-    on : bool
-        False: the model does not calibrate, and the state is empty.
-    """
+    """The calibration of a model; changed only by the apply kernel. If not ``on``, the state is empty."""
 
     def __init__(self, on: bool) -> None:
         self.on = on
@@ -102,12 +86,10 @@ class Calibration:
         return {"all": reliability_of(bins[ALL]), "newest": reliability_of(bins[BEFORE] + bins[NOW])}
 
     def to_arrays(self) -> dict[str, Floats]:
-        """Return the state as named arrays, none unless the model calibrates."""
         return self.arrays._asdict() if self.on else {}
 
     @classmethod
     def from_arrays(cls, on: bool, arrays: Mapping[str, npt.NDArray[Any]]) -> Calibration:
-        """Load the state from the output of ``to_arrays``. Raises Corrupted if it is invalid."""
         fresh = cls(on)
         given = check_arrays("a calibration", arrays, ARRAYS if on else {})
         if not on:
@@ -119,17 +101,11 @@ class Calibration:
         return fresh
 
     def digest_bytes(self) -> bytes:
-        """Return the whole state in a fixed order; empty unless the model calibrates."""
         return b"".join(array.tobytes() for array in self.arrays)
 
 
 def reliability_of(bins: Floats) -> dict[str, Any]:
-    """Return the reliability figures of one row of bins, with None where a bin or the row has no pairs.
-
-    Parameters
-    ----------
-    bins : float64 array, shape (N_BINS, N_COLUMNS)
-    """
+    """Return the reliability figures of one row of bins, with None where a bin or the row has no pairs."""
     pairs = bins[:, PAIRS]
     n = int(pairs.sum())
     some = np.maximum(pairs, 1.0)

@@ -53,7 +53,6 @@ STRETCH = 10_000.0
 
 @inlined
 def clip_score(score):
-    """Return a score clipped to 0 .. ``HIGHEST_SCORE``."""
     return min(score, HIGHEST_SCORE) if score > 0.0 else 0.0
 
 
@@ -94,16 +93,9 @@ def estimate_all(weights, scores, n, best, second, best_at, logs, estimates):
 
 @kernel
 def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
-    """Write the probabilities of some labels of a ranking.
+    """Write the probabilities of some labels of a ranking into ``estimates`` (float64).
 
-    Parameters
-    ----------
-    weights : float64 array, shape (N_TERMS,)
-    class_ids, scores : int32, float64 array, shape (n,)
-    best_ids, best_scores : int32, float64 array, shape (<= 2,)
-        The best two of all classes for the instance, or fewer if there are fewer.
-    estimates : float64 array, shape (>= n,)
-        Written.
+    ``best_ids`` and ``best_scores``, shape (<= 2,), are the best two of all classes for the instance.
     """
     n, best_at = len(class_ids), -1
     clipped, logs = np.empty(n, np.float64), np.empty(n, np.float64)
@@ -119,17 +111,7 @@ def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
 def solve(curvature, gradient, step, n, ridge):
     """Solve H step = gradient by Cholesky without roots (L D L'), for H with its lower triangle in ``curvature``.
 
-    A pivot below ``ridge`` is raised to it; in exact arithmetic there is none.
-
-    Parameters
-    ----------
-    curvature : pointer to float64
-        n times n numbers.
-    gradient, step : float64 arrays or pointers
-        n numbers each. ``step`` is written.
-    n : int
-        At most ``MOST_SOLVED``.
-    ridge : float
+    A pivot below ``ridge`` is raised to it; in exact arithmetic there is none. ``n`` is at most ``MOST_SOLVED``.
     """
     lower, pivots = floats_on_stack(MOST_IN_MATRIX), floats_on_stack(MOST_SOLVED)
     for i in range(n):
@@ -154,7 +136,7 @@ def solve(curvature, gradient, step, n, ridge):
 
 @inlined
 def add_step(weights, step, n):
-    """Add a step to ``n`` weights, unless it takes one of them out of their range or is not finite.
+    """Add a step to ``n`` weights, unless it takes one of them out of their range, or is not finite.
 
     No instances lead to such a step, but a state of foreign origin may.
     """
@@ -194,13 +176,8 @@ def start_period(bins):
 def learn_pairs(state, scores, true, known):
     """Estimate the probabilities of an instance's best labels, count them, and learn from them, in place.
 
-    Parameters
-    ----------
-    state : CalibrationArrays
-    scores : float64 array, shape (N_BEST,)
-        Scores of the best labels, best first. Those from the first one on that is not above 0 are left out.
-    true, known : bool array, shape (N_BEST,)
-        Whether each label is true, and whether that is known.
+    ``scores``, best first, ``true`` and ``known`` have shape (N_BEST,). Labels from the first one on that is not above
+    0 are left out.
     """
     weights, curvature, bins = pointer(state.weights), pointer(state.curvature), state.bins
     n_scored, n_pairs = 0, 0

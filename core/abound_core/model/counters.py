@@ -62,7 +62,6 @@ class Counters:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the number of features is bounded (``max_features`` is set)."""
         return bool(self.control[MAX_FEATURES])
 
     @property
@@ -71,7 +70,6 @@ class Counters:
         return int(self.control[DIMENSION])
 
     def set_codes(self, codes: int, n_features: int) -> None:
-        """Set the number of codes that exist, 0 for a model that does not use them, and how many are features."""
         self.control[[CODES, N_CODES]] = codes, n_features
 
     def set_awaiting(self, awaits_vector: bool) -> None:
@@ -80,7 +78,6 @@ class Counters:
 
     @property
     def awaits_vector(self) -> bool:
-        """Whether the first vector starts the re-ranker."""
         return bool(self.control[AWAITS_VECTOR])
 
     def set_bound(self, max_features: int | None) -> None:
@@ -97,7 +94,6 @@ class Counters:
         return int(self.control[UNLABELLED])
 
     def feedback(self) -> dict[str, int]:
-        """Return the counts of feedback by name."""
         return {name: int(self.control[place]) for name, place in _FEEDBACK.items()}
 
     def continue_feedback(self, other: Counters) -> None:
@@ -105,7 +101,6 @@ class Counters:
         self.control[_FEEDBACK_PLACES] = other.control[_FEEDBACK_PLACES]
 
     def make_room(self, n_features: int, n_classes: int) -> None:
-        """Grow to these numbers of ids; arrays may move."""
         if n_classes > len(self.label_counts):
             self.label_counts.resize(n_classes + n_classes // 8 + 64, refcheck=False)
         if self.is_bounded and n_features > len(self.credits):
@@ -113,14 +108,10 @@ class Counters:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, including the reserve for growth."""
         return self.label_counts.nbytes + self.credits.nbytes
 
     def to_arrays(self, n_features: int, n_classes: int) -> dict[str, npt.NDArray[Any]]:
-        """Return copies of the counters of the first ids: ``label_counts``, ``credits``, ``hand``, ``dimension``.
-
-        After feedback, the result also has ``feedback``.
-        """
+        """Return copies of the counters of the first ids; those of feedback only after there was any."""
         arrays: dict[str, npt.NDArray[Any]] = {
             "label_counts": self.label_counts[:n_classes].copy(),
             "credits": self.credits[: n_features if self.is_bounded else 0].copy(),
@@ -131,10 +122,7 @@ class Counters:
         return arrays | {"feedback": feedback} if feedback.any() else arrays
 
     def load_arrays(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
-        """Load the output of ``to_arrays`` of counters with the same bound.
-
-        Raises Corrupted if it is invalid, or does not fit the ids.
-        """
+        """Load counters with the same bound. Raises Corrupted if they are invalid, or do not fit the ids."""
         arrays = {"feedback": np.zeros(len(_FEEDBACK), np.int64), **arrays}
         sizes = {"classes": n_classes, "credits": n_features if self.is_bounded else 0, "hands": n_features + 1}
         arrays = check_arrays("the counters", arrays, ARRAYS, **sizes)
@@ -143,7 +131,6 @@ class Counters:
         self.control[HAND], self.control[DIMENSION] = arrays["hand"][0], arrays["dimension"][0]
 
     def digest_bytes(self, n_features: int, n_classes: int) -> bytes:
-        """Return all counters of the first ids, in a fixed order; those of feedback only if there was any."""
         own_credits = self.credits[:n_features].tobytes() if self.is_bounded else b""
         feedback = self.control[_FEEDBACK_PLACES]
         given = feedback.tobytes() if feedback.any() else b""

@@ -29,8 +29,7 @@ from abound_core.model.apply_kernels import skip_records
 from abound_core.model.receipts import BodyMismatch, Outcome, Receipts
 from abound_core.types import START, Offset
 
-MAX_KEYED_UNITS = 128
-"""Maximum number of units with keys that are looked up and applied together."""
+MAX_KEYED_UNITS = 128  # looked up and applied together at most
 
 
 class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -59,28 +58,16 @@ class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Run(NamedTuple):
-    """Consecutive units of the same kind.
+    """Consecutive units of the same kind."""
 
-    Attributes
-    ----------
-    n : int
-        Number of records.
-    keyed : int
-        Index of the first unit if they have keys, else -1.
-    n_units : int
-    batch : bool
-        True for the header of a batch, which precedes the ``n_runs`` runs of its units. All of them are skipped if
-        one of their keys was used with another body.
-    n_empty : int
-        Positions without a record.
-    """
-
-    n: int
-    keyed: int = -1
+    n: int  # number of records
+    keyed: int = -1  # index of the first unit if they have keys, else -1
     n_units: int = 0
+    # True for the header of a batch, which precedes the ``n_runs`` runs of its units. All of them are skipped if one of
+    # their keys was used with another body
     batch: bool = False
     n_runs: int = 0
-    n_empty: int = 0
+    n_empty: int = 0  # positions without a record
 
 
 class RecordTarget(Protocol):
@@ -134,7 +121,6 @@ class EntryApplication:
 
     @property
     def done(self) -> bool:
-        """Whether every record is applied or skipped."""
         return self._left == 0 and self._run == len(self._runs)
 
     @property
@@ -158,7 +144,6 @@ class EntryApplication:
                 self._keep_receipts()
 
     def finish(self) -> Self:
-        """Apply all remaining records without a pause, and return self."""
         while not self.done:
             self.step(ALL_AT_ONCE)
         return self
@@ -217,10 +202,7 @@ class EntryApplication:
         self._record += n
 
     def _is_refused(self, first: int, n_units: int) -> bool:
-        """Return whether a key of a batch was used with another body, before the batch or in it.
-
-        If so, set the outcomes of the whole batch.
-        """
+        """Return whether a key of a batch was used with another body, and if so, refuse the whole batch."""
         bodies: dict[str, bytes] = {}
         for unit in self._units[first : first + n_units]:
             if unit.key is None:
@@ -272,10 +254,7 @@ ALL_AT_ONCE = 2**31 - 1
 class OutcomeReplay:
     """The outcome of each request in log order, found without learning.
 
-    Attributes
-    ----------
-    receipts : Receipts
-        The receipts of a model that has applied the same entries, without ranks and without ``updated``.
+    ``receipts`` are those of a model that has applied the same entries, without ranks and without ``updated``.
     """
 
     def __init__(self, receipts: Receipts | None = None) -> None:
@@ -298,8 +277,4 @@ class OutcomeReplay:
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Skip ``len(ranks)`` records from byte ``at`` on.
-
-        Return the position of the next record and the number of records.
-        """
         return int(skip_records(buffer, at, len(ranks))), len(ranks)

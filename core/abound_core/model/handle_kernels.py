@@ -26,34 +26,20 @@ from abound_core.numba.top_k import Best
 
 
 class LiveArrays(NamedTuple):
-    """The state of a model.
-
-    Attributes
-    ----------
-    features, labels : KeyArrays
-    postings : IndexArrays
-    params : KernelParams
-    score : PrequentialArrays
-    label_counts : int64 array, shape (>= n_classes,)
-        Times each class was learned.
-    credits : uint8 array, shape (>= n_features,) or (0,)
-        Credits of the clock; empty without ``max_features``.
-    control : int64 array, shape (10,)
-    """
+    """The state of a model."""
 
     features: KeyArrays
     labels: KeyArrays
     postings: IndexArrays
     params: KernelParams
     score: NamedTuple
-    label_counts: npt.NDArray[np.int64]
+    label_counts: npt.NDArray[np.int64]  # shape (>= n_classes,); times each class was learned
+    # shape (>= n_features,) or (0,); credits of the clock; empty without ``max_features``
     credits: npt.NDArray[np.uint8]
-    control: npt.NDArray[np.int64]
+    control: npt.NDArray[np.int64]  # shape (10,)
 
 
 class LivePointers(NamedTuple):
-    """``LiveArrays`` as pointers, and the sizes of ``label_counts`` and ``credits``."""
-
     features: TablePointers
     labels: TablePointers
     postings: Memory

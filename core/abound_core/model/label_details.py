@@ -18,11 +18,9 @@ from abound_core.array_spec import ArraySpec, check_arrays
 from abound_core.errors import Corrupted
 from abound_core.limits import MAX_DETAILS_BYTES
 
-FINGERPRINT = 16
-"""Bytes of the fingerprint of the vector that was learned for a label; zeros if none was."""
+FINGERPRINT = 16  # bytes; of the vector that was learned for a label, zeros if none was
 
-HASH = 32
-"""Bytes of the hash of a row."""
+HASH = 32  # bytes, of a row
 
 ARRAYS = {
     "class_ids": ArraySpec(np.int32, ("labels",), 0, "classes"),
@@ -46,11 +44,9 @@ class DetailsTable:
         self._hash_sum = 0
 
     def __len__(self) -> int:
-        """Return the number of labels that were registered."""
         return len(self._rows)
 
     def get(self, class_id: int) -> bytes:
-        """Return the details of a class; empty if it has none."""
         return self._rows.get(class_id, _NOTHING)[FINGERPRINT:]
 
     def is_new(self, class_id: int, vector: bytes) -> bool:
@@ -71,13 +67,11 @@ class DetailsTable:
         self._count(class_id, row, 1)
 
     def _count(self, class_id: int, row: bytes, sign: int) -> None:
-        """Add a row to the sums, or take it out (``sign`` -1)."""
         self.n_bytes += sign * (len(row) + _ROW_BYTES)
         hashed = hashlib.blake2b(b"%d %b" % (class_id, row), digest_size=HASH).digest()
         self._hash_sum = (self._hash_sum + sign * int.from_bytes(hashed, "little")) % 2 ** (8 * HASH)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the details as named arrays, ``ARRAYS``."""
         if not self._rows:
             return {}
         rows = sorted(self._rows.items())
@@ -89,7 +83,6 @@ class DetailsTable:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int) -> DetailsTable:
-        """Load the output of ``to_arrays``. Raises Corrupted if it does not fit the classes."""
         found = cls()
         if not arrays:
             return found

@@ -12,19 +12,8 @@ from abound_core.index.rank_kernels import explain_score
 def weights_to(index: Index, class_id: int, first: int, end: int) -> npt.NDArray[np.float64]:
     """Return the contribution of each feature from ``first`` to ``end`` to the score of a class, 0 without a vote.
 
-    Parameters
-    ----------
-    class_id, first, end : int
-        The ids may be unknown to the index.
-
-    Returns
-    -------
-    weights : float64 array, shape (end - first,)
-        Dimensionless. With ``sls`` they may be negative.
-
-    Notes
-    -----
-    Visits every voting connection of these features, about 2 ns each.
+    The ids may be unknown to the index. With ``sls`` contributions may be negative. Visits every voting connection of
+    these features, about 2 ns each.
     """
     ids = np.arange(first, end, dtype=np.int32)
     values = np.ones(len(ids), np.float32)

@@ -84,14 +84,11 @@ from abound_core.model.state import ModelState
 from abound_core.numba.top_k import new_best
 from abound_core.types import START, Offset, Ranking
 
-INTERCEPT = "(intercept)"
-"""Key of the intercept among the contributions to a score."""
+INTERCEPT = "(intercept)"  # key among the contributions to a score
 
-MEANING = "(meaning)"
-"""Key of the vector of an instance among the contributions to a score: the sum of its codes."""
+MEANING = "(meaning)"  # key of the vector of an instance: the sum of its codes
 
-RERANKED = "(re-ranking)"
-"""Key of the re-ranker among the contributions to a score: the difference that it makes."""
+RERANKED = "(re-ranking)"  # key of the difference that the re-ranker makes
 
 
 class EnlargedTables(NamedTuple):
@@ -104,13 +101,7 @@ class EnlargedTables(NamedTuple):
 class LiveModel(ModelState):
     """A model that learns from every event.
 
-    Parameters
-    ----------
-    config : ModelConfig
-    secret : (int, int)
-        Two random 64-bit numbers, local to the process. They key the hash tables against crafted collisions.
-    limits : Limits
-        Limits for incoming requests. They are not part of the state: log entries apply whatever the limits are now.
+    ``limits`` are for incoming requests. They are not part of the state: log entries apply whatever the limits are now.
     """
 
     def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
@@ -128,7 +119,6 @@ class LiveModel(ModelState):
         secret: tuple[int, int],
         limits: Limits | None = None,
     ) -> Self:
-        """Load the model from ``meta`` and the output of ``to_arrays``. Raises Corrupted if they do not match."""
         model = super().from_arrays(meta, arrays, secret)
         model.limits = limits or Limits()
         model._take_config(model.config)
@@ -153,13 +143,9 @@ class LiveModel(ModelState):
     def check_change(self, changes: dict[str, Any]) -> ModelConfig:
         """Return the configuration that results from ``changes``.
 
-        Raises
-        ------
-        InvalidInstance
-            A field is unknown or out of range.
-        Conflict
-            The model has learned and the field would change the meaning of its state, or a version is active and the
-            field would change the vectors that it gets.
+        Raises InvalidInstance for a field that is unknown or out of range. Raises Conflict if the model has learned and
+        the field would change the meaning of its state, or a version is active and the field would change the vectors
+        that it gets.
         """
         config = self.config.with_user_changes(changes)
         refused = self.config.refused_once_learned(config) if not self.is_untaught else []
@@ -196,7 +182,6 @@ class LiveModel(ModelState):
     # --- learning
 
     def begin(self, records: bytes, n: int, units: Sequence[Unit], entry: Offset = START) -> EntryApplication:
-        """Start to apply the checked records of one log entry; see ``abound_core.model.entry_application``."""
         return EntryApplication(self, records, n, units, entry)
 
     def apply(
@@ -206,15 +191,7 @@ class LiveModel(ModelState):
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
-
-        Returns
-        -------
-        at : int
-            Position of the next record.
-        done : int
-            Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
-        """
+        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number."""
         self._cursor[AT], self._cursor[PREPARED:] = at, -1
         done = self._apply(buffer, ranks, updated)
         if done == 0:
@@ -266,10 +243,7 @@ class LiveModel(ModelState):
         return int(shape.end)
 
     def continue_score(self, other: LiveModel) -> None:
-        """Take over the prequential score, the counts of feedback and the receipts of another state of the same model.
-
-        A refitted model has not been scored yet. Its statistics continue those of the state that it replaces.
-        """
+        """Take over score, feedback counts and receipts of the state that a refitted model replaces."""
         self.prequential = Prequential.from_arrays(other.prequential.to_arrays())
         self._tallies.continue_feedback(other._tallies)
         self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
@@ -282,17 +256,7 @@ class LiveModel(ModelState):
         class_ids: npt.NDArray[np.int32],
         feedback: Feedback | None = None,
     ) -> None:
-        """Learn an instance in a later pass: features do not count as seen again, and nothing is scored.
-
-        Parameters
-        ----------
-        ids, values : int32, float32 array, shape (l,)
-            Known features and their values.
-        class_ids : int32 array, shape (c,)
-            Known classes.
-        feedback : Feedback, optional
-            Which of them are true (all, if None), and the weight.
-        """
+        """Learn an instance of known ids in a later pass: features do not count as seen, and nothing is scored."""
         before = self.index.arrays
         self.index.learn(ids, values, class_ids, count_seen=False, feedback=feedback)
         if self.index.arrays is not before:
@@ -342,7 +306,6 @@ class LiveModel(ModelState):
             )
 
     def _bind(self) -> None:
-        """Rebuild the kernel handle after any of the arrays has moved."""
         self._held = ModelHandle(self._arrays(), self._scratch, self.calibration.arrays, self.reranker.arrays)
 
     def _arrays(self) -> LiveArrays:
@@ -370,16 +333,8 @@ class LiveModel(ModelState):
     ) -> Ranking:
         """Return the best classes for a vector, at most ``k``, best first; of equal scores the class learned first.
 
-        Parameters
-        ----------
-        vector : bytes
-            From ``vectorizer``.
-        include, exclude : collections of labels
-            Only these labels; all but these labels. Labels that were never learned have no effect.
-        threshold : float
-            Only classes with at least this score.
-        zero_shot : bool
-            Whether to rank labels that were registered and never learned.
+        Unknown labels in ``include`` and ``exclude`` have no effect. ``zero_shot``: rank labels that were registered
+        and never learned.
         """
         class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
         n = rank_vector(vector, self._held, mask, class_ids, scores)
@@ -405,12 +360,7 @@ class LiveModel(ModelState):
     ) -> Ranking:
         """Return ``rank`` with ``probabilities``, of a model that calibrates, or re-ranks and the vector is dense.
 
-        ``min_probability`` filters the best k classes.
-
-        Raises
-        ------
-        InvalidInstance
-            The model does not calibrate, nor re-rank this vector.
+        ``min_probability`` filters the best k classes. Raises InvalidInstance if the model does neither.
         """
         class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
         reranked = self._reranked(vector, class_ids, scores, mask, threshold, min_probability)
@@ -515,7 +465,6 @@ class LiveModel(ModelState):
             raise InvalidInstance(f"vector has {d} numbers; those of this model have {dimension}", "vector")
 
     def _has_dimension(self, vector: bytes) -> bool:
-        """Return whether a vector has a dense part of the model's dimension."""
         dense = dense_of(vector)
         return dense is not None and len(dense) == self.dimension
 
@@ -565,11 +514,9 @@ def _scratch(n_features: int, n_labels: int, n_bytes: int) -> ApplyScratch:
 DEFAULT_GROUPS = ("learning", "answering")
 """The groups of kernels that a model of the default configuration uses to learn and answer. Every model uses them."""
 
-READING_GROUP = "reading"
-"""The group of kernels that read instances. They can be read without (``vectorizer.use_kernel``)."""
+READING_GROUP = "reading"  # kernels that read instances, which can be read without (``vectorizer.use_kernel``)
 
-STATE_GROUP = "state"
-"""The group of kernels that digests, saves and restores a model of any configuration."""
+STATE_GROUP = "state"  # digests, saves and restores a model of any configuration
 
 
 def groups_of(config: ModelConfig) -> list[str]:
@@ -582,7 +529,7 @@ def groups_of(config: ModelConfig) -> list[str]:
 def warmup(*groups: str) -> None:
     """Compile the kernels of these groups (default: all), or load them from numba's cache.
 
-    ``learning`` and ``answering`` have little in common and take equally long, so two processes can compile one each.
+    ``learning`` and ``answering`` have little in common and take equally long: two processes can compile one each.
     """
     for group in groups or GROUPS:
         GROUPS[group]()
@@ -607,7 +554,6 @@ def _warm_answering() -> None:
 
 
 def _warm_naming() -> None:
-    """Compile the kernels that apply records, except those that learn."""
     live, scratch = _handle_types()
     ids, values, class_ids, ranks, *_ = scratch.values()
     data = numba_types.CPointer(numba_types.uint8)
@@ -619,7 +565,6 @@ def _warm_naming() -> None:
 
 
 def _handle_types() -> list[dict[str, Any]]:
-    """Return the types of the pointers and of the scratch in the handle of a model, by name."""
     fields = numba_type(LiveModel(ModelConfig(), (1, 2))._held).field_dict
     return [dict(zip(fields[name].fields, fields[name].types, strict=True)) for name in ("live", "scratch")]
 
@@ -662,7 +607,6 @@ _WARMING = pack_vector([b"wheat", b"price"], np.array([0.6, 0.8], np.float32))
 
 
 def _learned(config: ModelConfig, vector: bytes = _WARMING) -> LiveModel:
-    """Return a model that has learned two instances."""
     model = LiveModel(config, (1, 2))
     for label in ("a", "b"):
         learned = vector + pack_labels([label], model.limits)

@@ -33,11 +33,9 @@ from abound_core.model.prequential_kernels import (
     UPDATED,
 )
 
-WINDOW = 10_000
-"""Length of the long window, in instances for the total and in labels for the groups."""
+WINDOW = 10_000  # instances for the total, labels for the groups
 
-RECENT = 500
-"""Length of the short window. It lies within the long one, so it needs no state of its own."""
+RECENT = 500  # instances; it lies within the long one, so it needs no state of its own
 
 TRACE_POINTS = 256
 FIRST_STRIDE = 10
@@ -54,37 +52,20 @@ ARRAYS = {
     "trace_reciprocal": ArraySpec(np.float64, (TRACE_POINTS, N_ROWS), 0, MOST_EVENTS),
     "stride": ArraySpec(np.int64, (1,), FIRST_STRIDE, MOST_EVENTS),
 }
-"""The arrays of ``Prequential.to_arrays``."""
 
 
 class PrequentialArrays(NamedTuple):
-    """The arrays that the kernels use.
+    """The arrays that the kernels use."""
 
-    Attributes
-    ----------
-    counts : int64 array, shape (N_ROWS, N_COUNTS)
-        Row 0 for the instances, then one row per group of labels.
-    reciprocal : float64 array, shape (N_ROWS,)
-        Sums of 1/rank.
-    window : int32 array, shape (WINDOW,)
-        Ring buffer of the newest instances' ranks, 0 where no true label was retrieved.
-    label_window : int32 array, shape (WINDOW,)
-        Ring buffer of the newest labels: rank << GROUP_BITS | group.
-    trace_counts : int64 array, shape (TRACE_POINTS, N_ROWS, N_COUNTS)
-        ``counts`` after each ``stride`` instances; 0 after the last point.
-    trace_reciprocal : float64 array, shape (TRACE_POINTS, N_ROWS)
-        ``reciprocal`` at the same points.
-    stride : int64 array, shape (1,)
-        Instances from one point to the next.
-    """
-
-    counts: npt.NDArray[np.int64]
-    reciprocal: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.int64]  # shape (N_ROWS, N_COUNTS); row 0 for the instances, then one row per group of labels
+    reciprocal: npt.NDArray[np.float64]  # shape (N_ROWS,); sums of 1/rank
+    # shape (WINDOW,); ring buffer of the newest instances' ranks, 0 where no true label was retrieved
     window: npt.NDArray[np.int32]
-    label_window: npt.NDArray[np.int32]
+    label_window: npt.NDArray[np.int32]  # shape (WINDOW,); ring buffer of the newest labels: rank << GROUP_BITS | group
+    # shape (TRACE_POINTS, N_ROWS, N_COUNTS); ``counts`` after each ``stride`` instances; 0 after the last point
     trace_counts: npt.NDArray[np.int64]
-    trace_reciprocal: npt.NDArray[np.float64]
-    stride: npt.NDArray[np.int64]
+    trace_reciprocal: npt.NDArray[np.float64]  # shape (TRACE_POINTS, N_ROWS); ``reciprocal`` at the same points
+    stride: npt.NDArray[np.int64]  # shape (1,); instances from one point to the next
 
 
 class Prequential:
@@ -96,17 +77,14 @@ class Prequential:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory; the same for every model."""
         return sum(array.nbytes for array in self.arrays)
 
     @property
     def n_learned(self) -> int:
-        """Instances learned so far."""
         return int(self.arrays.counts[0, LEARNED])
 
     @property
     def n_updated(self) -> int:
-        """Learned instances that changed the index."""
         return int(self.arrays.counts[0, UPDATED])
 
     def scores(self) -> dict[str, Any]:
@@ -148,12 +126,10 @@ class Prequential:
         }
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the state as named arrays."""
         return self.arrays._asdict()
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Prequential:
-        """Load the state from the output of ``to_arrays``. Raises Corrupted if it is invalid."""
         fresh, given = cls(), check_arrays("a prequential score", arrays, ARRAYS)
         fresh.arrays = PrequentialArrays(**{name: array.copy() for name, array in given.items()})
         stride = int(fresh.arrays.stride[0])
@@ -166,7 +142,6 @@ class Prequential:
         return fresh
 
     def digest_bytes(self) -> bytes:
-        """Return the whole state in a fixed order."""
         return b"".join(array.tobytes() for array in self.arrays)
 
 

@@ -52,24 +52,14 @@ def score_pointers(score):
 
 @kernel
 def count_ranks(score, label_counts, class_ids, ranks, updated):
-    """Count one learned instance, in place.
+    """Count one learned instance, in place; return the rank of the best true class, 0 if none was retrieved.
 
     Parameters
     ----------
-    score : PrequentialArrays
     label_counts : int64 array, shape (>= n_classes,)
         Times each class was learned before this instance; not changed here.
-    class_ids : int32 array, shape (m,)
-        The true classes.
-    ranks : int32 array, shape (m,)
-        The rank of each before learning, from 1; 0 if not retrieved.
-    updated : bool
-        Whether the index changed.
-
-    Returns
-    -------
-    best : int
-        The rank of the best true class, 0 if none was retrieved.
+    class_ids, ranks : int32 array, shape (m,)
+        The true classes, and the rank of each before learning, from 1; 0 if not retrieved.
     """
     score, best = score_pointers(score), I0
     for j in range(class_ids.shape[0]):
@@ -114,7 +104,6 @@ def _add_point(score):
 
 @inner
 def _copy_point(score, to, point):
-    """Copy a point of the trace to another place."""
     for row in range(N_ROWS):
         score.trace_reciprocal[to * N_ROWS + row] = score.trace_reciprocal[point * N_ROWS + row]
     for at in range(N_CELLS):

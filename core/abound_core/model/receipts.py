@@ -26,32 +26,19 @@ CAPACITY = 100_000
 
 PAGE = 256
 
-MAX_DROPPED_PAGES = 2**48
-"""Maximum number of dropped pages; receipt numbers of 64 bits cannot overflow below it."""
+MAX_DROPPED_PAGES = 2**48  # receipt numbers of 64 bits cannot overflow below it
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of a request with an idempotency key.
+    """The outcome of a request with an idempotency key."""
 
-    Attributes
-    ----------
-    body : bytes
-        Hash of the request's body: the same key with another body is refused.
-    offset : (milliseconds, sequence, position)
-        Offset of the request's first event.
-    ranks : list of int
-        Rank before learning, one per instance; 0 if not retrieved.
-    updated : list of bool
-    """
-
-    body: bytes
-    offset: Offset
-    ranks: list[int]
+    body: bytes  # hash of the request's body: the same key with another body is refused
+    offset: Offset  # offset of the request's first event
+    ranks: list[int]  # rank before learning, one per instance; 0 if not retrieved
     updated: list[bool]
 
 
-Row = tuple[str, bytes, tuple[int, int, int], list[int], list[bool]]
-"""A key and the fields of its receipt."""
+Row = tuple[str, bytes, tuple[int, int, int], list[int], list[bool]]  # a key and the fields of its receipt
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Row).decode
@@ -59,12 +46,7 @@ _decode_table = msgspec.msgpack.Decoder(tuple[int, list[Row]]).decode
 
 
 class BodyMismatch(msgspec.Struct, frozen=True):
-    """The outcome for a key that was used before with another body: nothing was learned.
-
-    Attributes
-    ----------
-    key : str
-    """
+    """The outcome for a key that was used before with another body: nothing was learned."""
 
     key: str
 
@@ -80,18 +62,11 @@ class _Page(NamedTuple):
     packed: list[bytes]
 
     def digest(self) -> bytes:
-        """Return 16 bytes over the whole page."""
         return hashlib.blake2b(b"".join(self.packed), digest_size=16).digest()
 
 
 class Receipts:
-    """The newest receipts by key.
-
-    Parameters
-    ----------
-    capacity : int
-        Maximum number of keys.
-    """
+    """The newest ``capacity`` receipts by key."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
@@ -115,7 +90,6 @@ class Receipts:
 
     @property
     def _oldest(self) -> int:
-        """The number of the oldest receipt that is not forgotten."""
         return max(0, self._n - self._capacity)
 
     def get(self, key: str) -> Receipt | None:
@@ -126,7 +100,6 @@ class Receipts:
         return Receipt(body, Offset(*offset), ranks, updated)
 
     def _row(self, number: int) -> Row:
-        """Return the row of the receipt with this number, which is not forgotten."""
         page, place = divmod(number, PAGE)
         row: Row = _decode(self._pages[page - self._n_gone].packed[place])
         return row

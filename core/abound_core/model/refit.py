@@ -19,8 +19,7 @@ from abound_core.model.label_details import DetailsTable
 from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
-MAX_RANKED = 50
-"""Depth of rankings; a true label below it counts as not found."""
+MAX_RANKED = 50  # a true label below it counts as not found
 
 
 class Refitter:
@@ -47,7 +46,6 @@ class Refitter:
         self._outcomes = self._fresh()
 
     def next_pass(self) -> None:
-        """Start the next pass."""
         self._pass += 1
         self.n_read = 0
         self._outcomes = self._fresh()

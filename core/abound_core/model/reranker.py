@@ -33,14 +33,11 @@ from abound_core.model.reranker_kernels import (
     put_means,
 )
 
-FIRST_WEIGHTS = (2.0, 3.5, 5.0, -0.5, 0.0)
-"""The weights before the first event."""
+FIRST_WEIGHTS = (2.0, 3.5, 5.0, -0.5, 0.0)  # before the first event
 
-FIRST_ALLOWANCE = 5.0
-"""Reciprocal ranks by which the re-ranker may trail the index at the beginning and still be used."""
+FIRST_ALLOWANCE = 5.0  # reciprocal ranks by which it may trail the index at the beginning and still be used
 
-TERMS = ("score", "log score", "similarity to the class", "frequency", "class without a vector")
-"""The terms of a class, in words."""
+TERMS = ("score", "log score", "similarity to the class", "frequency", "class without a vector")  # of a class, in words
 
 MOST_LENGTH = 2144.0
 """Most that a vector adds to the length of a sum: ``UNIT``, and half for each of up to 2,048 numbers that are rounded
@@ -60,50 +57,23 @@ ARRAYS = {
 
 
 class RerankerArrays(NamedTuple):
-    """The arrays that the kernels use; all but ``ranks`` are empty unless the model re-ranks.
+    """The arrays that the kernels use; all but ``ranks`` are empty unless the model re-ranks."""
 
-    Attributes
-    ----------
-    weights : float64 array, shape (terms,)
-    curvature : float64 array, shape (terms, terms)
-        The lower triangle of H.
-    guard : float64 array, shape (N_GUARD,)
-    counts : int64 array, shape (classes,)
-        Instances with a vector, by class.
-    sums : int32 array, shape (rows, d)
-        Sums of their vectors. Row 0 is zero.
-    means : int16 array, shape (rows, d)
-        The sums, scaled to one length.
-    rows : int32 array, shape (classes,)
-        The row of each class, given with its first vector; 0 before.
-    used : int64 array, shape (1,)
-        The next row to give.
-    dirty : uint8 array, shape (pages,)
-        1 for a page of classes that changed since its last digest.
-    ranks : int32 array, shape (labels,)
-        Ranks of the true labels of the record that is applied; not part of the state.
-    """
-
-    weights: Floats
-    curvature: Floats
-    guard: Floats
-    counts: npt.NDArray[np.int64]
-    sums: npt.NDArray[np.int32]
-    means: npt.NDArray[np.int16]
-    rows: npt.NDArray[np.int32]
-    used: npt.NDArray[np.int64]
-    dirty: npt.NDArray[np.uint8]
+    weights: Floats  # shape (terms,)
+    curvature: Floats  # shape (terms, terms); the lower triangle of H
+    guard: Floats  # shape (N_GUARD,)
+    counts: npt.NDArray[np.int64]  # shape (classes,); instances with a vector, by class
+    sums: npt.NDArray[np.int32]  # shape (rows, d); sums of their vectors. Row 0 is zero
+    means: npt.NDArray[np.int16]  # shape (rows, d); the sums, scaled to one length
+    rows: npt.NDArray[np.int32]  # shape (classes,); the row of each class, given with its first vector; 0 before
+    used: npt.NDArray[np.int64]  # shape (1,); the next row to give
+    dirty: npt.NDArray[np.uint8]  # shape (pages,); 1 for a page of classes that changed since its last digest
+    # shape (labels,); ranks of the true labels of the record that is applied; not part of the state
     ranks: npt.NDArray[np.int32]
 
 
 class Reranker:
-    """The re-ranker of a model; changed only by the apply kernel.
-
-    Parameters
-    ----------
-    on : bool
-        False: the model does not re-rank, and the state is empty.
-    """
+    """The re-ranker of a model; changed only by the apply kernel. If not ``on``, the state is empty."""
 
     def __init__(self, on: bool) -> None:
         self.on = on
@@ -131,7 +101,6 @@ class Reranker:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, including the reserve for growth."""
         _, _, _, counts, sums, means, rows, *_ = self.arrays
         return counts.nbytes + sums.nbytes + means.nbytes + rows.nbytes
 
@@ -146,10 +115,7 @@ class Reranker:
         return 0 if self.on else 12 * _roomy(n_classes)
 
     def make_room(self, n_classes: int, n_labels: int, n_vectors: int, d: int) -> None:
-        """Grow to ``n_classes``, a record of ``n_labels``, and ``n_vectors`` more classes with a vector.
-
-        ``d`` is the dimension of vectors, 0 if it is not known yet. Arrays may move.
-        """
+        """Grow to these numbers; ``d`` is the dimension of vectors, 0 if it is not known yet. Arrays may move."""
         if not self.on:
             return
         if d != self.arrays.sums.shape[1]:
@@ -189,7 +155,6 @@ class Reranker:
     # --- as arrays
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the state as named arrays, copies, none unless the model re-ranks."""
         if not self.on:
             return {}
         n = int(np.flatnonzero(self.arrays.counts).max(initial=-1)) + 1
@@ -204,10 +169,6 @@ class Reranker:
 
     @classmethod
     def from_arrays(cls, on: bool, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int, d: int) -> Reranker:
-        """Load the output of ``to_arrays`` for a model with ``n_classes`` and vectors of ``d`` numbers.
-
-        Raises Corrupted if it is invalid.
-        """
         fresh = cls(on)
         given = check_arrays("a re-ranker", arrays, ARRAYS if on else {}, terms=len(fresh.arrays.weights))
         if not on:
@@ -242,7 +203,6 @@ class Reranker:
         return len(changed) <= limit
 
     def digest_bytes(self) -> bytes:
-        """Return the bytes that the digest of a model covers; empty unless the model re-ranks."""
         self.digest_pages(2**62)
         pages = [page.to_bytes(8, "little") + self._hashes[page] for page in sorted(self._hashes)]
         weights, curvature, guard, *_ = self.arrays
@@ -250,5 +210,4 @@ class Reranker:
 
 
 def _roomy(n_classes: int) -> int:
-    """Return a number of classes in whole pages, with a reserve of an eighth."""
     return -(-(n_classes + n_classes // 8) // PAGE) * PAGE

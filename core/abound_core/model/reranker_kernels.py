@@ -47,14 +47,11 @@ LEAST_SHARE = 1e-4
 LEAST_SCORE, MOST_SCORE = -0.5, 1.0
 LEAST_LOGIT = -700.0
 
-UNIT = 2048.0
-"""Length of a vector in the sum of a class."""
+UNIT = 2048.0  # length of a vector in the sum of a class
 
-LENGTH = 16_384.0
-"""Length of the mean of a class."""
+LENGTH = 16_384.0  # length of the mean of a class
 
-MOST_COUNTED = 2**19
-"""Numbers in a sum stay below 2^31, and the square of its length below 2^63."""
+MOST_COUNTED = 2**19  # numbers in a sum stay below 2^31, and the square of its length below 2^63
 
 GAIN, VARIANCE, ALLOWANCE, COUNTED, INDEX_HITS, INDEX_RECIPROCAL, HITS, RECIPROCAL = range(8)
 """Places in ``guard``: g, v and a; then instances, and the hits at rank 1 and the sums of reciprocal ranks of the index
@@ -65,8 +62,7 @@ N_GUARD = 8
 DISCOUNT = 0.9995
 ALLOWANCE_DECAY = 0.995
 
-PAGE = 32
-"""Classes in a page of the digest."""
+PAGE = 32  # classes in a page of the digest
 
 
 class Candidates(NamedTuple):
@@ -87,7 +83,6 @@ class Candidates(NamedTuple):
 
 @inlined
 def new_candidates():
-    """Return working memory."""
     return Candidates(
         np.empty(MOST, np.int32),
         np.empty(MOST, np.float64),
@@ -126,7 +121,6 @@ def similarity(data, at, d, length, means, row):
 
 @inlined
 def put_terms(reranker, class_id, score, cosine, terms):
-    """Write the terms of a class."""
     high = min(score, HIGHEST_SCORE) if score > 0.0 else 0.0
     low = max(score, LEAST_SCORE) if score < 0.0 else 0.0
     n = reranker.counts[class_id]
@@ -160,21 +154,10 @@ def find_similar(reranker, data, at, d, length, n_classes, mask, found, n):
 
 @inner
 def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, found):
-    """Write the candidates of an instance, their logits and their order.
+    """Write the candidates of an instance, their logits and their order; return their number, and the index's part.
 
-    Parameters
-    ----------
-    data, dense_at
-        Pointer to the vector, and the byte at which its dense part begins; of the dimension of the model.
-    found : Candidates
-    mask : uint8 array, shape (0,) or (n_classes,)
-    ids, scores : int32, float64 array, shape (n,)
-        The index's ranking under this mask, at least its best ``INDEX_CANDIDATES`` classes.
-
-    Returns
-    -------
-    n, n_index : int
-        Candidates, and those of them that the index ranks.
+    ``dense_at`` is the byte at which the dense part begins, which is of the dimension of the model. ``ids`` and
+    ``scores`` are the index's ranking under ``mask``, at least its best ``INDEX_CANDIDATES`` classes.
     """
     d, at = np.int64(load_u32(data, dense_at)), dense_at + DENSE
     length, means, rows = length_of_vector(data, at, d), pointer(reranker.means), pointer(reranker.rows)
@@ -209,7 +192,6 @@ def put_shares(found, n, highest, total):
 
 @inner
 def put_softmax(found, n):
-    """Write the shares of the candidates, which sum to 1."""
     if n > 0:
         put_shares(found, n, found.sorted[0], put_shares(found, n, found.sorted[0], 1.0))
 
@@ -218,14 +200,8 @@ def put_softmax(found, n):
 def write_answer(reranker, found, n, n_index, ids, scores, ids_out, scores_out, shares_out):
     """Write the best classes, their scores and their shares; return their number, at most k.
 
-    Parameters
-    ----------
-    found, n, n_index
-        Candidates with their shares, and their numbers.
-    ids, scores : int32, float64 array, shape (n_ranked,)
-        The index's ranking.
-    ids_out, scores_out, shares_out : int32, float64, float64 array, shape (k,)
-        Written. If the index answers, the scores are its own. Otherwise they are the shares, 0 without a share.
+    ``found`` has the shares, ``ids`` and ``scores`` the index's ranking. If the index answers, the scores are its own.
+    Otherwise they are the shares, 0 without a share.
     """
     n_out, k, trusted = 0, len(ids_out), is_trusted(reranker.guard)
     for i in range(min(n if trusted else n_index, k)):
@@ -245,7 +221,6 @@ def write_answer(reranker, found, n, n_index, ids, scores, ids_out, scores_out, 
 
 @inlined
 def is_trusted(guard):
-    """Return whether the order is used."""
     return guard[GAIN] > -np.sqrt(guard[VARIANCE]) - guard[ALLOWANCE]
 
 
@@ -299,7 +274,6 @@ def take_step(reranker, found, n, true):
 
 @inlined
 def has_rows(reranker, n):
-    """Return whether ``n`` more classes can get a row."""
     return reranker.used[0] + n <= len(reranker.sums)
 
 

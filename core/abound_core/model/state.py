@@ -36,21 +36,13 @@ STATE_FORMAT = 4
 separately. 2: packed by pages. 1: no pages.)
 """
 
-DIGEST_SLICE = 8
-"""Pages of 256 features or labels to digest before yielding to other tasks."""
+DIGEST_SLICE = 8  # pages of 256 features or labels digested before yielding to other tasks
 
 _json = msgspec.json.Encoder()
 
 
 class ModelState:
-    """The parts of a model.
-
-    Parameters
-    ----------
-    config : ModelConfig
-    secret : (int, int)
-        Two random 64-bit numbers, local to the process. They key the hash tables against crafted collisions.
-    """
+    """The parts of a model. ``secret``: two random 64-bit numbers, local to the process, that key the hash tables."""
 
     def __init__(self, config: ModelConfig, secret: tuple[int, int]) -> None:
         self.config = config
@@ -88,7 +80,6 @@ class ModelState:
         return {**learned, **self.prequential.scores(), **parts, **self.sizes()}
 
     def sizes(self) -> dict[str, Any]:
-        """Return counts, and bytes of memory."""
         features = len(self.features)
         reranker = {"class_means": self.reranker.n_bytes} if self.reranker.on else {}
         return {
@@ -117,11 +108,9 @@ class ModelState:
         return config.rerank is True or (config.rerank is None and self.dimension > 0)
 
     def label(self, class_id: int) -> str:
-        """Return the label of a class id."""
         return self.labels.key(class_id).decode()
 
     def times_learned(self, class_id: int) -> int:
-        """Return how often a label was learned."""
         return int(self._tallies.label_counts[class_id])
 
     def unlearned(self) -> frozenset[str]:
@@ -133,7 +122,6 @@ class ModelState:
         return self._unlearned
 
     def _is_unlearned(self) -> npt.NDArray[np.bool_]:
-        """Return whether each class was never learned, shape (n_classes,)."""
         return np.equal(self._tallies.label_counts[: self.labels.n_ids], 0)
 
     @property
@@ -143,7 +131,6 @@ class ModelState:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, including the reserve for growth."""
         names = self.features.n_bytes + self._labels_bytes
         counters = self._tallies.n_bytes + self.prequential.n_bytes
         return self.index.n_bytes + names + counters + self.receipts.n_bytes + self.reranker.n_bytes
@@ -196,11 +183,9 @@ class ModelState:
     # --- as arrays
 
     def meta(self) -> dict[str, Any]:
-        """Return the plain JSON values to store next to the arrays."""
         return {"config": self.config.to_dict(), "serving": msgspec.to_builtins(self.serving)}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the logical state as named arrays such as ``index/counts``; ``from_arrays`` restores it."""
         parts: dict[str, Mapping[str, npt.NDArray[Any]]] = {
             "features": self.features.to_arrays(),
             "labels": self.labels.to_arrays(),
@@ -218,7 +203,6 @@ class ModelState:
     def from_arrays(
         cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], secret: tuple[int, int]
     ) -> Self:
-        """Load the state from ``meta`` and the output of ``to_arrays``. Raises Corrupted if they do not match."""
         parts: dict[str, dict[str, npt.NDArray[Any]]] = {
             name: {}
             for name in (

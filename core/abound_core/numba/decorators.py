@@ -98,8 +98,7 @@ inlined = njit(**_inner_options, forceinline=True)
 def unless(done: type) -> Callable[[Callable[[Any], Any]], Any]:
     """Make a kernel of one argument return the argument as it is if it is a ``done``, a NamedTuple.
 
-    So kernels that begin with it serve callers with arrays, and callers that have taken the pointers already. It is
-    inlined, and for kernels only.
+    So kernels that begin with it serve callers with arrays and callers with pointers. It is inlined, for kernels only.
     """
 
     def decorate(function: Callable[[Any], Any]) -> Any:

@@ -181,10 +181,7 @@ def leading_zeros(typing_context, word):
 
 @inner
 def load_part(buffer, at, length):
-    """Return the ``length`` (0 to 7) bytes from ``at`` on as the low bytes of a uint64, zeros above.
-
-    Reads nothing else.
-    """
+    """Return the ``length`` (0 to 7) bytes from ``at`` on as the low bytes of a uint64; reads nothing else."""
     word = types.uint64(0)
     if length >= 4:
         word = types.uint64(load_u32(buffer, at))
@@ -222,7 +219,6 @@ WORD = ir.IntType(64)
 
 
 def address_in(builder, base, index, kind):
-    """Return a pointer to element ``index`` of type ``kind`` from the address ``base`` on."""
     return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
 
 
@@ -301,10 +297,7 @@ def prefetch_at(context, builder, pointer):
 
 @intrinsic
 def prefetch_word(typingctx, base, index):
-    """Prefetch the cache line of the 8-byte word ``index`` from the address ``base`` on, both uint64.
-
-    Changes nothing, accepts any address, and never waits.
-    """
+    """Prefetch the 8-byte word ``index`` from the address ``base`` on; accepts any address, and never waits."""
 
     def generate(context, builder, signature, arguments):
         return prefetch_at(context, builder, address_in(builder, *arguments, WORD))
@@ -373,7 +366,6 @@ CLASS_BITS = 24
 
 
 def _splat(builder, scalar):
-    """Return a vector with the same number in all lanes."""
     kind = ir.VectorType(scalar.type, LANES)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, I32(0))
     return builder.shuffle_vector(
@@ -402,7 +394,6 @@ def _below(builder, n):
 
 
 def _bits(builder, flags):
-    """Return one bit for each lane, as a word."""
     return builder.zext(builder.bitcast(flags, ir.IntType(LANES)), WORD)
 
 
@@ -441,8 +432,7 @@ def place_lane(typingctx, arena, first, n, record):
     return types.void(*[types.uint64] * 4), generate
 
 
-GATHERED = 512
-"""Terms that are gathered before they are added to the scores."""
+GATHERED = 512  # terms gathered before they are added to the scores
 
 FLOATS, IDS, SINGLES = (ir.VectorType(kind, LANES) for kind in (ir.DoubleType(), I32, ir.FloatType()))
 

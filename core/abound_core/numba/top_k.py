@@ -10,19 +10,9 @@ from abound_core.numba.intrinsics import I0
 
 @inner
 def top_of_row(scores, ids_out, scores_out):
-    """Find the best labels of one row, best first, equal scores by label id.
+    """Find the best labels of one row, best first, equal scores by label id; return their number, at most k.
 
-    Parameters
-    ----------
-    scores : float, shape (n_labels,)
-        -inf for a label that must not be ranked.
-    ids_out, scores_out : int32, float64, shape (k,)
-        Written.
-
-    Returns
-    -------
-    n_ranked : int
-        At most k.
+    A label with -inf is not ranked. ``ids_out`` and ``scores_out``, shape (k,), are written.
     """
     n_kept = I0
     for label in range(len(scores)):
@@ -35,14 +25,7 @@ def top_of_row(scores, ids_out, scores_out):
 
 @kernel
 def top_of_rows(scores, ids_out, scores_out, counts_out):
-    """Run ``top_of_row`` for each row.
-
-    Parameters
-    ----------
-    scores : float, shape (n, n_labels)
-    ids_out, scores_out : int32, float64, shape (n, k)
-    counts_out : int64, shape (n,)
-    """
+    """Run ``top_of_row`` for each row."""
     for row in range(scores.shape[0]):
         counts_out[row] = top_of_row(scores[row], ids_out[row], scores_out[row])
 
@@ -96,23 +79,18 @@ N_BEST = 5
 
 
 class Best(NamedTuple):
-    """The ``N_BEST`` best classes with a score above 0, best first: int32 ids and float64 scores, arrays or pointers.
-
-    Unused places have the id -1 and the score 0.
-    """
+    """The ``N_BEST`` best classes with a score above 0, best first. Unused places have the id -1 and the score 0."""
 
     class_ids: Any
     scores: Any
 
 
 def new_best() -> Best:
-    """Return empty arrays."""
     return Best(np.full(N_BEST, -1, np.int32), np.zeros(N_BEST))
 
 
 @inlined
 def empty(best):
-    """Remove all classes."""
     for i in range(N_BEST):
         best.class_ids[i], best.scores[i] = -1, 0.0
 
@@ -152,7 +130,6 @@ def make_heap(ids, scores, n):
 
 @inner
 def sort_heap(ids, scores, n):
-    """Sort a heap of ``n`` classes into a ranking, best first."""
     for end in range(n - 1, 0, -1):
         ids[0], ids[end] = ids[end], ids[0]
         scores[0], scores[end] = scores[end], scores[0]

@@ -41,8 +41,7 @@ is the bias.
 
 MOST_NEIGHBORS = 100_000
 
-ROWS = 512
-"""Approximate number of queries of a cluster that are ranked together."""
+ROWS = 512  # queries of a cluster ranked together, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +78,12 @@ class EnsembleParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cluster:
-    """A cluster's regressor and its projected instances.
+    """A cluster's regressor and its projected instances."""
 
-    Attributes
-    ----------
-    features : int32 array, shape (f,)
-        Columns that occur in the cluster, ascending.
-    weights : float32 array, shape (f + 1, dim)
-    rows : int32 array, shape (m,)
-        Training instances.
-    vectors : float32 array, shape (m, dim)
-        Their projections, of length 1.
-    """
-
-    features: npt.NDArray[np.int32]
-    weights: Singles
-    rows: npt.NDArray[np.int32]
-    vectors: Singles
+    features: npt.NDArray[np.int32]  # shape (f,); columns that occur in the cluster, ascending
+    weights: Singles  # shape (f + 1, dim)
+    rows: npt.NDArray[np.int32]  # shape (m,); training instances
+    vectors: Singles  # shape (m, dim); their projections, of length 1
 
     def projected(self, X: Csr) -> Singles:
         """Project the rows into the embedding, scaled to length 1 unless they are 0."""
@@ -125,8 +113,6 @@ class ClusterLearner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The learners, and the labels of the training instances."""
-
     neighbors: int
     learners: tuple[ClusterLearner, ...]
     Y: Csr
@@ -148,7 +134,6 @@ class Model:
         return in_blocks(X.shape[0], min(8192, ROWS * len(self.learners[0].clusters)), block)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays."""
         arrays: dict[str, npt.NDArray[Any]] = {
             "sizes": np.array([self.neighbors, self.Y.shape[1]], np.int64),
             "label_starts": self.Y.indptr,
@@ -164,7 +149,6 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         neighbors, n_stored = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
         if n_stored != n_labels or not 1 <= neighbors <= MOST_NEIGHBORS:
             raise Corrupted("the ensemble does not fit its labels, or its number of neighbors is out of range")
@@ -203,7 +187,6 @@ class Model:
 
 
 def check(data: Matrices, params: EnsembleParams) -> None:
-    """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
     asked = 0 if params.neighbors == type(params)().neighbors else params.neighbors
     for name, wanted in (("neighbors", asked), ("clusters", params.clusters)):
         if wanted > data.X.shape[0]:
@@ -223,12 +206,7 @@ def fit(
 ) -> Model:
     """Cluster the instances and fit each cluster separately, on a Dask cluster all of them in parallel.
 
-    Parameters
-    ----------
-    learn : callable
-        Fits the regressor of a cluster.
-    travels : bool
-        False if ``learn`` stores anything in this process besides its result.
+    ``travels`` is False if ``learn`` stores anything in this process besides its result.
     """
     progress = monotonic(progress)
     found: list[tuple[Centres, Ints, list[np.random.Generator]]] = []

@@ -13,8 +13,7 @@ from abound_core.methods.training.progress import Progress
 
 ROWS = 256
 
-JITTER = 1e-6
-"""Size of the random numbers that break ties between equally near instances."""
+JITTER = 1e-6  # size of the random numbers that break ties between equally near instances
 
 
 def nearest_by_label(Y: Csr, k: int, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.int32]:

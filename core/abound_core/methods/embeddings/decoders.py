@@ -22,14 +22,11 @@ Loss = Literal["softmax", "logistic"]
 
 BATCH = 500
 MOMENTUM = 0.9
-DECAY = 0.97
-"""Factor on the step per epoch."""
+DECAY = 0.97  # factor on the step per epoch
 
-AVERAGED = 1_000
-"""Number of iterates in the average; later ones weigh more."""
+AVERAGED = 1_000  # iterates in the average; later ones weigh more
 
-PATIENCE = 3
-"""Epochs without a better held-out loss before the fit stops."""
+PATIENCE = 3  # epochs without a better held-out loss before the fit stops
 
 HELD_OUT = 0.1
 
@@ -41,12 +38,8 @@ STEPS = {"softmax": 400.0, "logistic": 40.0}
 class GradientDescent:
     """A fit by stochastic gradient descent.
 
-    Attributes
-    ----------
-    loss : ``softmax`` | ``logistic``
-        Multinomial (several labels of an instance share its weight), or each label separately.
-    epochs : int
-        Maximum number.
+    ``softmax`` is multinomial (several labels of an instance share its weight); ``logistic`` fits each label
+    separately.
     """
 
     loss: Loss
@@ -56,11 +49,6 @@ class GradientDescent:
         """Return the map Q, shape (m, L), for whitened inputs of shape (n, m) whose last column is ones.
 
         Costs 4 n m L operations per epoch, and memory for 4 m L numbers and two blocks of 500 L.
-
-        Raises
-        ------
-        Cancelled
-            Raised by ``progress``.
         """
         n = H.shape[0]
         epochs = self.epochs
@@ -147,10 +135,7 @@ class GradientDescent:
 
 
 def _weights(Y: Csr, loss: Loss) -> tuple[npt.NDArray[np.int64], Singles]:
-    """Return the row and the weight of each asserted label.
-
-    The weights of an instance sum to 1 (softmax), or are 1 each.
-    """
+    """Return the row and the weight of each asserted label. Those of an instance sum to 1 (softmax), or are 1 each."""
     sizes = np.diff(Y.indptr)
     rows = np.repeat(np.arange(Y.shape[0]), sizes)
     if loss == "logistic":

@@ -51,14 +51,6 @@ class Params(cluster_ensemble.EnsembleParams):
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Embed each cluster and regress onto the embedding.
-
-    Raises
-    ------
-    Cancelled
-        Raised by ``progress``.
-    """
-
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
         Z = embed(Y, params, rng, subrange(progress, 0.0, 0.7))
         return Ridge(X, params.ridge, progress=subrange(progress, 0.7, 0.9)).fit(Z, subrange(progress, 0.9, 1.0))

@@ -30,8 +30,7 @@ USE = "As exmlds1, where its pairs of instances would not fit in memory: it hold
 
 SMALLEST_STEP = 1e-4
 
-ROWS = 2_000
-"""Instances between two progress reports."""
+ROWS = 2_000  # instances between two progress reports
 
 
 check = cluster_ensemble.check
@@ -67,14 +66,6 @@ class Params(cluster_ensemble.EnsembleParams):
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Embed each cluster and regress onto the embedding.
-
-    Raises
-    ------
-    Cancelled
-        Raised by ``progress``.
-    """
-
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
         Z = clusters.unit(embed(Y, params, rng, subrange(progress, 0.0, 0.9)))
         least = Ridge(X, params.ridge, progress=subrange(progress, 0.9, 0.95))

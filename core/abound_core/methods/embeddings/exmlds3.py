@@ -72,20 +72,12 @@ class Params(ensemble.EnsembleParams):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """Clusters of instances, and the vectors of the labels in the embedding of each.
-
-    Attributes
-    ----------
-    ensemble : ensemble.Model
-    labels : float32 array, shape (clusters of all learners, L, dim)
-    """
+    """Clusters of instances, and the vectors of the labels in the embedding of each."""
 
     ensemble: ensemble.Model
-    labels: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.float32]  # shape (clusters of all learners, L, dim)
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """Rank the best ``k`` labels of each row; all labels have a score."""
-
         def block(first: int, end: int) -> Rankings:
             return dense_top(self._scores(X[first:end]), k)
 
@@ -114,12 +106,10 @@ class Model:
         return _unit(of_neighbours) + _unit((Z @ labels.T).astype(np.float64))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays."""
         return self.ensemble.to_arrays() | {"label_vectors": self.labels}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         found = ensemble.Model.from_arrays(arrays, d, n_labels)
         clusters = [cluster for learner in found.learners for cluster in learner.clusters]
         vectors = array_checks.require_array(arrays, "label_vectors", np.float32, len(clusters), n_labels, None)
@@ -132,11 +122,6 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """Embed each cluster with the labels, and regress onto the instances' embedding.
 
     Without ``data.cooccurrence``, the counts of label co-occurrence are those of the data.
-
-    Raises
-    ------
-    Cancelled
-        Raised by ``progress``.
     """
     together = data.cooccurrence
     if together is None:

@@ -77,14 +77,6 @@ class Params(exmlds1.Params):
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Learn a regressor for each cluster.
-
-    Raises
-    ------
-    Cancelled
-        Raised by ``progress``.
-    """
-
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> Singles:
         Z = exmlds1.embed(Y, params, rng, subrange(progress, 0.0, 0.3))
         least = Ridge(X, params.ridge, progress=subrange(progress, 0.3, 0.35))
@@ -116,17 +108,9 @@ def follow_gradient(
 
 
 def gradient(X: Csr, V: Singles, params: Params) -> Singles:
-    """Return the derivative of the objective on a batch with respect to V.
+    """Return the derivative of the objective on a batch with respect to V, shape (d + 1, dim).
 
-    Parameters
-    ----------
-    X : csr_matrix, shape (2 b, d)
-        b instances, followed by one context of each.
-    V : float32 array, shape (d + 1, dim)
-
-    Returns
-    -------
-    float32 array, shape (d + 1, dim)
+    X has 2 b rows: b instances, followed by one context of each.
     """
     Z = product(X, V)
     lengths = np.linalg.norm(Z, axis=1, keepdims=True)

@@ -10,19 +10,12 @@ import numpy.typing as npt
 
 Singles = npt.NDArray[np.float32]
 
-PAIRS = 2_000
-"""Pairs of instances whose distances determine the bandwidth."""
+PAIRS = 2_000  # pairs of instances whose distances determine the bandwidth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FourierFeatures:
-    """A set of random features: sqrt(2) cos(h frequencies + phases), each of mean square 1.
-
-    Attributes
-    ----------
-    frequencies : float32 array, shape (k, m)
-    phases : float32 array, shape (m,)
-    """
+    """A set of random features: sqrt(2) cos(h frequencies + phases), each of mean square 1."""
 
     frequencies: Singles
     phases: Singles
@@ -41,12 +34,7 @@ def draw_features(
 ) -> FourierFeatures:
     """Draw ``m`` features: normal frequencies for exp(-|x - y|^2 / 2 s^2), Cauchy for exp(-|x - y|_1 / s).
 
-    Parameters
-    ----------
-    H : float32 array, shape (n, k)
-        Rows whose distances determine the scale.
-    bandwidth : float
-        s divided by the median distance of two rows (in the norm of the kernel).
+    ``bandwidth`` is s divided by the median distance of two rows of H, shape (n, k), in the norm of the kernel.
     """
     ends = rng.integers(0, H.shape[0], (2, PAIRS))
     gaps = (H[ends[0]] - H[ends[1]])[ends[0] != ends[1]].astype(np.float64)

@@ -40,14 +40,11 @@ COST = (
 )
 USE = "Many labels that a few dozen directions tell apart; dense features; a small model: k (d + L) numbers."
 
-PRODUCTS = 2**33
-"""Products of two inputs of the decoder, or of an input and a label, between two progress reports."""
+PRODUCTS = 2**33  # of two inputs of the decoder, or an input and a label, between two progress reports
 
-RANKED = 2**24
-"""Inputs or scores in memory at a time during ranking."""
+RANKED = 2**24  # inputs or scores in memory at a time during ranking
 
-DENSE = 4_096
-"""Maximum number of features for ``embedding: none``."""
+DENSE = 4_096  # most features for ``embedding: none``
 
 Embedding = Literal["rembrandt", "pca", "cs", "plst", "none"]
 Decoder = Literal["auto", "squared", "softmax", "logistic"]
@@ -109,28 +106,15 @@ class Params:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A map into the embedding and a map from there to the labels.
+    """A map into the embedding and a map from there to the labels."""
 
-    Attributes
-    ----------
-    W : float32 array, shape (d + 1, k)
-        The last row is the bias. The embedding is whitened.
-    waves : FourierFeatures or None
-        Random Fourier features of the embedding.
-    Q : float32 array, shape (m + 1, L)
-        The last row is the bias.
-    siblings : float or None
-        Share of the labels whose nearest label is a sibling, for embedded labels with a hierarchy.
-    """
-
-    W: npt.NDArray[np.float32]
-    waves: FourierFeatures | None
-    Q: npt.NDArray[np.float32]
+    W: npt.NDArray[np.float32]  # shape (d + 1, k); the last row is the bias. The embedding is whitened
+    waves: FourierFeatures | None  # random Fourier features of the embedding
+    Q: npt.NDArray[np.float32]  # shape (m + 1, L); the last row is the bias
+    # share of the labels whose nearest label is a sibling, for embedded labels with a hierarchy
     siblings: float | None = None
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """Rank the best ``k`` labels of each row; all labels have a score."""
-
         def block(first: int, end: int) -> Rankings:
             return dense_top(self._inputs(X[first:end]) @ self.Q, k)
 
@@ -141,18 +125,15 @@ class Model:
         return with_ones(inputs if self.waves is None else self.waves.transform(inputs))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays."""
         waves = {} if self.waves is None else {"frequencies": self.waves.frequencies, "phases": self.waves.phases}
         siblings = {} if self.siblings is None else {"siblings": np.array(self.siblings)}
         return {"W": self.W, "Q": self.Q} | waves | siblings
 
     def facts(self) -> dict[str, Any]:
-        """Return figures about the model other than its measures."""
         return {} if self.siblings is None else {"nearest_labels_that_are_siblings": self.siblings}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         W = array_checks.require_array(arrays, "W", np.float32, d + 1, None)
         inputs, waves = W.shape[1], None
         if "phases" in arrays or "frequencies" in arrays:
@@ -165,19 +146,12 @@ class Model:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """Raise ValueError for data that the method does not support."""
     if params.embedding == "none" and data.X.shape[1] > DENSE:
         raise ValueError(f"embedding none is for at most {DENSE} features, there are {data.X.shape[1]}")
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Embed, then decode. No d x L matrix is formed.
-
-    Raises
-    ------
-    Cancelled
-        Raised by ``progress``.
-    """
+    """Embed, then decode. No d x L matrix is formed."""
     progress = monotonic(progress)
     progress("least squares", 0.0)
     W, siblings = _inputs(data, params, rng, subrange(progress, 0.0, 0.3))
@@ -262,10 +236,7 @@ def _inputs(
 
 
 def _whitening(H: npt.NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """Return the map that gives the columns of H - mean unit covariance, and the mean.
-
-    Degenerate directions become 0.
-    """
+    """Return the map that gives the columns of H - mean unit covariance, and the mean. Degenerate directions are 0."""
     mean = H.mean(axis=0, dtype=np.float64)
     covariance = np.zeros((H.shape[1], H.shape[1]))
     for rows in Ridge.blocks_of(H.shape[0], H.shape[1]):
@@ -308,5 +279,4 @@ def _least_squares(H: npt.NDArray[np.float32], Y: Csr, progress: Progress) -> np
 
 
 def with_ones(H: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the rows with a last column of ones."""
     return np.hstack([H, np.ones((H.shape[0], 1), H.dtype)])

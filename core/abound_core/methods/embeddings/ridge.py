@@ -21,49 +21,29 @@ from abound_core.methods.training.row_blocks import pieces
 Floats = npt.NDArray[np.float64]
 Real = TypeVar("Real", np.float32, np.float64)
 
-LARGEST = 6_000
-"""Order of the largest matrix that is factored: 0.3 GB, and about 3 seconds."""
+LARGEST = 6_000  # order of the largest matrix that is factored: 0.3 GB, and about 3 seconds
 
-ALWAYS_FACTORED = 1e10
-"""Operations up to which factoring always pays."""
+ALWAYS_FACTORED = 1e10  # operations up to which factoring always pays
 
 USUAL_TARGETS = 100
 
-STEPS = 60
-"""Maximum number of steps of conjugate gradients."""
+STEPS = 60  # most steps of conjugate gradients
 
-TOLERANCE = 1e-4
-"""Conjugate gradients stop when every residual has fallen to this share of its initial length."""
+TOLERANCE = 1e-4  # share of the initial length to which every residual must fall
 
-BLOCK_BYTES = 2**27
-"""Bytes of a block of rows, times the targets."""
+BLOCK_BYTES = 2**27  # of a block of rows, times the targets
 
-PRODUCTS = 2**29
-"""Products of two numbers added to X'X or XX' between two progress reports: about half a second."""
+PRODUCTS = 2**29  # of two numbers added to X'X or XX' between two progress reports: about half a second
 
-DENSE = 16
-"""Such products that BLAS computes in the time of one of sparse rows."""
+DENSE = 16  # such products that BLAS computes in the time of one of sparse rows
 
 
 class Ridge:
     """Ridge regression for one X and any targets.
 
     Costs nnz l + min(n, d)^3 / 3 once where that is small or min(n, d) < 6,000 and rows are long, and nnz m for m
-    targets; else at most 60 times 2 nnz m.
-
-    Parameters
-    ----------
-    X : csr_matrix, shape (n, d)
-    penalty : float
-        > 0; if ``relative``, a multiple of the mean of the diagonal of X'X.
-    relative : bool
-    progress : callable
-        Called during the factoring, which takes long where rows are long.
-
-    Raises
-    ------
-    Cancelled
-        Raised by ``progress``.
+    targets; else at most 60 times 2 nnz m. If ``relative``, ``penalty`` is a multiple of the mean of the diagonal of
+    X'X. ``progress`` is called during the factoring, which takes long where rows are long.
     """
 
     def __init__(self, X: Csr, penalty: float, *, relative: bool = False, progress: Progress = no_progress) -> None:
@@ -114,7 +94,6 @@ class Ridge:
         return gram
 
     def blocks(self, width: int) -> list[slice]:
-        """Return blocks of the rows, for products with ``width`` columns."""
         return self.blocks_of(self.X.shape[0], width)
 
     @staticmethod
@@ -124,13 +103,7 @@ class Ridge:
         return [slice(first, min(first + size, n)) for first in range(0, n, size)]
 
     def fit(self, targets: Floats, progress: Progress) -> Floats:
-        """Return the weights for targets of shape (n, m): shape (d + 1, m), with the bias in the last row.
-
-        Raises
-        ------
-        Cancelled
-            Raised by ``progress``.
-        """
+        """Return the weights for targets of shape (n, m): shape (d + 1, m), with the bias in the last row."""
         progress("least squares", 0.0)
         if self._factor is None:
             return self._iterate(transposed_product(self.X, targets), progress)

@@ -38,15 +38,9 @@ def sigmoid(score):
 def nearest_by_labels(first, end, labels, carriers, lengths, jitter, contexts_out):
     """Find the nearest other rows of rows ``first`` to ``end`` by the cosine of their label vectors.
 
-    Parameters
-    ----------
-    labels, carriers : (int32 or int64, int32), compressed rows of Y and of Y'
-    lengths : float64, shape (n,)
-        Lengths of the rows of Y.
-    jitter : float64, shape (n,)
-        Small numbers that break ties.
-    contexts_out : int32, shape (end - first, k)
-        Written; -1 where fewer rows share a label.
+    ``labels`` and ``carriers`` are compressed rows of Y and of Y', ``lengths`` the lengths of the rows of Y, and
+    ``jitter`` small numbers that break ties: float64, shape (n,). ``contexts_out`` (int32, shape (end - first, k)) is
+    written, -1 where fewer rows share a label.
     """
     starts, ids = labels
     carrier_starts, carrier_ids = carriers
@@ -96,9 +90,6 @@ def learn_skip_grams(centres, contexts, pairs, order, negatives, steps, state):
     pairs : int32, shape (n, k)
         Contexts of each instance, padded with -1.
     order : int64, shape (n,)
-        Order of the instances.
-    negatives : int
-        Random contexts for each pair.
     steps : (float, float)
         Step size at the first and at the last instance.
     state : uint64, shape (1,)

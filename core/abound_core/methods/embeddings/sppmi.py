@@ -19,14 +19,11 @@ from abound_core.methods.training.progress import Progress, subrange
 from abound_core.methods.training.row_blocks import pieces, stacked
 
 OVERSAMPLING = 20
-ROUNDS = 2
-"""Rounds of the randomized subspace iteration."""
+ROUNDS = 2  # of the randomized subspace iteration
 
-BLOCK = 2**22
-"""Number of entries allocated for a block of rows."""
+BLOCK = 2**22  # entries allocated for a block of rows
 
-PRODUCTS = 2**29
-"""Products of an entry with a number between two progress reports: about half a second."""
+PRODUCTS = 2**29  # of an entry with a number between two progress reports: about half a second
 
 
 def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
@@ -62,10 +59,7 @@ def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
 
 
 def of_counts(A: Csr, shift: float, progress: Progress) -> Csr:
-    """Return the SPPMI of a symmetric matrix of counts >= 0, float32.
-
-    Takes 16 bytes per entry in addition to A, and memory for a block.
-    """
+    """Return the SPPMI of a symmetric matrix of counts >= 0, float32; takes 16 bytes per entry in addition to A."""
     n, counts = A.shape[0], np.diff(A.indptr).astype(np.int64)
     blocks = list(pieces(counts, BLOCK))
     sums = np.empty(n)

@@ -15,11 +15,9 @@ from abound_core.methods.training.progress import Progress, subrange
 
 Floats = npt.NDArray[np.float64]
 
-ROWS = 2**16
-"""Rows that are orthonormalised at a time: LAPACK blocks all other threads meanwhile, also the heartbeats of a job."""
+ROWS = 2**16  # orthonormalised at a time: LAPACK blocks all other threads meanwhile, also heartbeats
 
-WORK = 2**32
-"""Rows times squared columns that are orthonormalised at a time if there are many columns: half a second."""
+WORK = 2**32  # rows times squared columns orthonormalised at a time if there are many columns: half a second
 
 Product = Callable[[Floats, Progress], Floats]
 """Product of the operator with a matrix of shape (size, m), where m is at most k + p."""
@@ -30,22 +28,9 @@ def leading(
 ) -> tuple[Floats, Floats]:
     """Return the ``k`` leading eigenvectors and the absolute values of their eigenvalues, largest first.
 
-    Parameters
-    ----------
-    product : callable
-    size : int
-        Order of the operator.
-    k, p, q : int
-        Eigenvectors, additional columns, and rounds before the last: q + 1 products in total.
-    rng : Generator
-    progress : callable
-
-    Returns
-    -------
-    vectors : float64 array, shape (size, min(k, size))
-        Orthonormal; columns of 0 where the operator has a smaller rank. Their signs are arbitrary but the same for
-        the same seed.
-    values : float64 array, shape (min(k, size),)
+    ``p`` additional columns and ``q`` + 1 products with the operator of order ``size``. Vectors have shape
+    (size, min(k, size)) and are orthonormal, with columns of 0 where the operator has a smaller rank. Their signs are
+    arbitrary but the same for the same seed.
     """
     width = min(k + p, size)
     basis = rng.standard_normal((size, width))

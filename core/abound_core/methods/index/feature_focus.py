@@ -26,11 +26,9 @@ from abound_core.methods.training.rankings import joined, of_padded
 
 COST = "fit O(passes nnz d_max log d_max); rank O(l d_max); memory 16 d bytes + up to 8 for each 1 / w_min of a feature"
 USE = "First choice: very many classes, few passes, little memory; the same index goes on learning online."
-IDF = False
-"""The index has its own rating of features, and its margins do not suit idf weights."""
+IDF = False  # the index has its own rating of features, and its margins do not suit idf weights
 
-CHUNK = 1000
-"""Rows that one call of a kernel learns or ranks; progress is reported between calls."""
+CHUNK = 1000  # rows of one call of a kernel; progress is reported between calls
 
 PASSES = 10
 MARGINS = (0.0, 0.1, 0.5)
@@ -88,7 +86,6 @@ class Params:
 
     @property
     def index(self) -> IndexParams:
-        """The parameters of the index."""
         own = asdict(self)
         del own["passes"]
         if self.vote_min is None:
@@ -118,13 +115,11 @@ class Model:
         return joined(blocks)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays."""
         own = [np.nan if value is None else float(value) for value in asdict(self.params).values()]
         return {"params": np.array(own)} | self.index.to_arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         own = arrays.get("params")
         if own is None or own.dtype != np.float64 or own.shape not in ((7,), (8,)):
             raise Corrupted("the array params of the index is missing, or has another type or shape")
@@ -146,7 +141,6 @@ class Model:
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Learn the instances in their order, ``passes`` times."""
     index = Index(params.index)
     for number in range(params.passes):
         _learn(index, data, number == 0, subrange(progress, number / params.passes, (number + 1) / params.passes))
@@ -154,10 +148,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
-    """Choose ``passes`` and ``margin`` by R@1 on held-out rows.
-
-    Each margin is fitted once and ranked after each pass.
-    """
+    """Choose ``passes`` and ``margin`` by R@1 on held-out rows. A margin is fitted once and ranked after each pass."""
     train, test = held_out(data, rng)
     candidates = [Params(passes=passes, margin=margin) for margin in MARGINS for passes in range(1, PASSES + 1)]
     indexes = {margin: Index(Params(margin=margin).index) for margin in MARGINS}

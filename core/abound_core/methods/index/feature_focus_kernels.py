@@ -10,23 +10,10 @@ from abound_core.numba.decorators import kernel
 
 @kernel
 def learn_rows(arrays, params, features, labels, first, last, counted):
-    """Learn rows from ``first`` on with ``fsu``, until the index must grow.
+    """Learn rows from ``first`` on with ``fsu``; return ``last``, or the first row for which the index must grow.
 
-    Parameters
-    ----------
-    arrays, params : IndexArrays, KernelParams
-    features : (indptr, indices, data)
-        The rows of X; unique int32 indices within a row, float32 data above 0.
-    labels : (indptr, indices)
-        The rows of Y, as int32 indices.
-    first, last : int
-    counted : bool
-        Whether to count the features as seen: in the first pass.
-
-    Returns
-    -------
-    stop : int
-        ``last``, or the first row for which the index must grow; it was not learned.
+    ``features`` are the rows of X (indptr, indices, data): unique int32 indices within a row, float32 data above 0.
+    ``labels`` are those of Y (indptr, indices). ``counted``: count the features as seen, in the first pass.
     """
     memory = memory_of(arrays)
     starts, ids, values = features
@@ -43,16 +30,9 @@ def learn_rows(arrays, params, features, labels, first, last, counted):
 
 @kernel
 def rank_rows(arrays, params, features, first, counts_out, ids_out, scores_out):
-    """Rank the classes for the rows from ``first`` on, as many as ``counts_out`` has places.
+    """Rank the classes for the rows from ``first`` on, as many as ``counts_out`` (int64, shape (m,)) has places.
 
-    Parameters
-    ----------
-    arrays, params, features
-        As for ``learn_rows``.
-    counts_out : int64, shape (m,)
-        Written: the number of ranked classes of each row, at most k.
-    ids_out, scores_out : int32, float64, shape (m, k)
-        Written: the best classes of each row, best first.
+    The best classes of each row, best first, are written into ``ids_out`` and ``scores_out``, shape (m, k).
     """
     memory = memory_of(arrays)
     starts, ids, values = features

@@ -25,15 +25,9 @@ class Params:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The frequency of each label.
+    """The frequency of each label."""
 
-    Attributes
-    ----------
-    shares : float64 array, shape (L,)
-        Share of the training instances that have the label.
-    """
-
-    shares: npt.NDArray[np.float64]
+    shares: npt.NDArray[np.float64]  # shape (L,); share of the training instances that have the label
 
     def rank(self, X: Csr, k: int) -> Rankings:
         """Return the same ranking for every row, scored by the share of training instances that have the label."""
@@ -44,16 +38,13 @@ class Model:
         return Rankings(starts, np.tile(order, n).astype(np.int64), np.tile(self.shares[order], n))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays."""
         return {"shares": self.shares}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         return cls(array_checks.require_array(arrays, "shares", np.float64, n_labels, low=0.0, high=1.0))
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Count labels."""
     progress("counting", 0.0)
     return Model(data.label_counts / max(data.X.shape[0], 1))

@@ -22,8 +22,7 @@ from abound_core.methods.training.progress import Progress, subrange
 
 COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
 USE = "The fastest to fit; where features are independent of each other."
-IDF = False
-"""Features are counted as Boolean."""
+IDF = False  # features are counted as Boolean
 
 P_IND_CANDIDATES = tuple(p / 100 for p in (*range(1, 10), *range(10, 91, 5)))
 """Values of p_ind to choose from: those of the paper (section 6.3.7), which end at 0.6, extended to 0.9."""

@@ -12,7 +12,7 @@ _STEP, _S11 = np.uint64(0x9E3779B97F4A7C15), np.uint64(11)
 
 @kernel
 def rank_rows(rows, weights, boolean, n_labels, ids_out, scores_out):
-    """Rank the labels of each row by s_l = sum of x_f w_fl.
+    """Rank the labels of each row by s_l = sum of x_f w_fl; return their numbers, int64, shape (m,).
 
     Parameters
     ----------
@@ -21,12 +21,7 @@ def rank_rows(rows, weights, boolean, n_labels, ids_out, scores_out):
     boolean : bool
         Whether every active feature counts as 1.
     ids_out, scores_out : int32, float64, shape (m, k)
-        Written: the best labels of each row, best first, equal scores by label id.
-
-    Returns
-    -------
-    counts : int64, shape (m,)
-        Number of labels of each row; a label without a vote above 0 is not ranked.
+        Written: best first, equal scores by label id. A label without a vote above 0 is not ranked.
     """
     starts, features, values = rows
     weight_starts, labels, weight_values = weights
@@ -55,20 +50,8 @@ def rank_rows(rows, weights, boolean, n_labels, ids_out, scores_out):
 def rank_retrieved(rows, edges, weights, n_labels, ids_out, scores_out):
     """Rank the labels that an index retrieves by the scores of their classifiers, s_l = sum of x_f w_fl.
 
-    Parameters
-    ----------
-    rows, weights : (int32 or int64, int32, float32)
-        Compressed rows: the instances, shape (m, d), and the weights of the classifiers, shape (d, n_labels).
-    edges : (int32 or int64, int32)
-        Compressed rows of the index, shape (d, n_labels). An instance retrieves the labels that have an edge from an
-        active feature.
-    ids_out, scores_out : int32, float64, shape (m, k)
-        Written: the best labels of each row, best first, equal scores by label id.
-
-    Returns
-    -------
-    counts : int64, shape (m,)
-        Number of labels of each row.
+    As ``rank_rows``. ``edges`` are compressed rows of the index, shape (d, n_labels): an instance retrieves the labels
+    that have an edge from an active feature.
     """
     starts, features, values = rows
     weight_starts, weight_labels, weight_values = weights
@@ -109,13 +92,8 @@ def first_weight(seed, place):
 def learn_class(features, values, weights, first, is_true, seed):
     """Update the perceptrons of one class for one instance, in place; return the number of wrong ones.
 
-    Parameters
-    ----------
-    features, values : int32, float32, shape (l,)
-    weights : float32, shape (d, members)
-        A weight is 0 before its first update, and begins at random in [-1, 1] with it.
-    first : int
-        Offset of the class in the seeds of its weights.
+    ``weights`` (float32, shape (d, members)) are 0 before their first update, and begin at random in [-1, 1] with it.
+    ``first`` is the offset of the class in the seeds of its weights.
     """
     n_wrong = 0
     for member in range(weights.shape[1]):
@@ -135,7 +113,7 @@ def learn_class(features, values, weights, first, is_true, seed):
 
 @inner
 def learn_retrieved(features, values, retrieved, true_labels, marks, classifiers, seed):
-    """Update the perceptrons of the retrieved and the true classes for one instance, in place.
+    """Update the perceptrons of the retrieved and the true classes in place; return the number of wrong ones.
 
     Parameters
     ----------
@@ -144,12 +122,6 @@ def learn_retrieved(features, values, retrieved, true_labels, marks, classifiers
     marks : uint8, shape (L,)
         1 for a retrieved class, plus 2 for a true one.
     classifiers : float32, shape (L, d, members)
-    seed : uint64
-
-    Returns
-    -------
-    n_wrong : int
-        Number of wrong perceptrons.
     """
     n_wrong, size = 0, classifiers.shape[1] * classifiers.shape[2]
     for label in retrieved:

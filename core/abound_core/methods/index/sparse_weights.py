@@ -19,29 +19,17 @@ from abound_core.methods.training.progress import Progress
 from abound_core.methods.training.rankings import in_blocks, of_padded
 from abound_core.methods.training.row_blocks import pieces
 
-ROWS = 1024
-"""Rows ranked at a time by one thread."""
+ROWS = 1024  # rows ranked at a time by one thread
 
 MOST = float(np.finfo(np.float32).max)
 
-BLOCK = 500_000
-"""Active features that are counted at a time."""
+BLOCK = 500_000  # active features counted at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Sparse weights from features to labels.
-
-    Attributes
-    ----------
-    matrix : csr_matrix of float32, shape (d, L)
-        >= 0.
-    boolean : bool
-        Whether every active feature counts as 1.
-    """
-
-    matrix: Csr
-    boolean: bool
+    matrix: Csr  # float32, shape (d, L); >= 0
+    boolean: bool  # whether every active feature counts as 1
 
     def rank(self, X: Csr, k: int) -> Rankings:
         """Rank the best ``k`` labels by the sum of the weights of the active features, if above 0."""
@@ -58,7 +46,6 @@ class Weights:
         return in_blocks(X.shape[0], ROWS, rank)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the weights as named arrays."""
         return {
             "starts": self.matrix.indptr,
             "labels": self.matrix.indices,
@@ -68,10 +55,6 @@ class Weights:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Weights:
-        """Load the weights from the arrays of ``to_arrays``.
-
-        Raises Corrupted if they do not fit ``d`` and ``n_labels``.
-        """
         shape = array_checks.require_array(arrays, "shape", np.int64, 3).tolist()
         if shape[:2] != [d, n_labels]:
             raise Corrupted("the shape of the weights does not match the features and labels")

@@ -41,28 +41,19 @@ COST = "fit O(passes nnz L_f) for features that come with L_f labels; rank O(edg
 USE = "To compare with: ff learns weights in the same time and ranks better."
 IDF = False
 
-BLOCK = 2000
-"""Instances between two progress reports."""
+BLOCK = 2000  # instances between two progress reports
 
-TOLERANCES = (2, 5, 20)
-"""The values that the paper tries."""
+TOLERANCES = (2, 5, 20)  # that the paper tries
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The index, and the classifiers if there are any.
-
-    Attributes
-    ----------
-    index : Weights
-    classifiers : csr_matrix of float32, shape (d, L), or None
-    """
+    """The index, and the classifiers if there are any."""
 
     index: Weights
-    classifiers: Csr | None = None
+    classifiers: Csr | None = None  # float32, shape (d, L), or None
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """Rank the best ``k`` retrieved labels of each row."""
         if self.classifiers is None:
             return self.index.rank(X, k)
         index, own = self.index.matrix, self.classifiers
@@ -85,7 +76,6 @@ class Model:
         return in_blocks(X.shape[0], weights.ROWS, rank)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays."""
         arrays = self.index.to_arrays()
         if self.classifiers is not None:
             arrays |= {
@@ -97,7 +87,6 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         index = Weights.from_arrays(arrays, d, n_labels)
         if not any(name.startswith("classifier_") for name in arrays):
             return cls(index)

@@ -34,27 +34,16 @@ USE = "Some dozens of labels with many instances each; too slow for more than ab
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The weights of all classifiers.
-
-    Attributes
-    ----------
-    weights : csr_matrix of float32, shape (d, L)
-    bias : float32 array, shape (L,)
-    """
-
-    weights: Csr
-    bias: npt.NDArray[np.float32]
+    weights: Csr  # float32, shape (d, L)
+    bias: npt.NDArray[np.float32]  # shape (L,)
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """Rank the best ``k`` labels of each row; all labels have a score."""
-
         def block(first: int, end: int) -> Rankings:
             return dense_top((X[first:end] @ self.weights).toarray() + self.bias, k)
 
         return in_blocks(X.shape[0], max(16, 2**22 // max(len(self.bias), 1)), block)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays."""
         return {
             "bias": self.bias,
             "starts": self.weights.indptr.astype(np.int64),
@@ -64,19 +53,12 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         weights = array_checks.require_rows(arrays, "starts", "labels", "weights", (d, n_labels))
         return cls(weights, array_checks.require_array(arrays, "bias", np.float32, n_labels))
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Fit each classifier separately, on as many threads or machines as ``joblib.parallel_config`` sets.
-
-    Raises
-    ------
-    Cancelled
-        Raised by ``progress``.
-    """
+    """Fit each classifier separately, on as many threads or machines as ``joblib.parallel_config`` sets."""
     progress = monotonic(progress)
     X, carriers = data.X, sparse.csc_matrix(data.Y)
     d, n_labels = X.shape[1], carriers.shape[1]

@@ -7,7 +7,7 @@ from abound_core.numba.decorators import kernel
 
 @kernel
 def learn_perceptron(rows, positive, order, weights, initial, patience, passes):
-    """Learn one class against the rest, in place, until ``patience`` passes in a row bring no fewer errors.
+    """Learn one class against the rest, until ``patience`` passes in a row bring no fewer errors; return the passes.
 
     Parameters
     ----------
@@ -20,12 +20,6 @@ def learn_perceptron(rows, positive, order, weights, initial, patience, passes):
         and make the ranking of classes worse.
     initial : float64, shape (d,)
         Added to a weight at its first update; before that a weight is 0.
-    patience, passes : int
-        ``passes`` is the maximum.
-
-    Returns
-    -------
-    n_passes : int
     """
     starts, columns, values = rows
     is_new = np.ones(len(weights), np.bool_)

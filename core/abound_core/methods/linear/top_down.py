@@ -33,13 +33,11 @@ from abound_core.methods.training.rankings import dense_top, in_blocks
 COST = "fit O(branches nnz passes depth); rank O(l branches nodes reached); memory up to 8 depth nnz bytes"
 USE = "Thousands of labels in a hierarchy: with 6,000, an eighth of the fitting time of one_vs_rest; less accurate."
 
-DEFAULT_SIGMOID = (2.0, 0.0)
-"""Slope and offset of the sigmoid of a node for which none is fitted: 1 / (1 + exp(-2 s))."""
+DEFAULT_SIGMOID = (2.0, 0.0)  # slope and offset of 1 / (1 + exp(-2 s)), for a node for which none is fitted
 
 HELD_OUT = 0.2
 
-MIN_SIGMOID_INSTANCES = 20
-"""Minimum number of instances of a node for a fitted sigmoid."""
+MIN_SIGMOID_INSTANCES = 20  # of a node for a fitted sigmoid
 
 
 MOST_NODES = 2**24
@@ -72,26 +70,12 @@ class Params(classifiers.Params):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A node with its children.
-
-    Attributes
-    ----------
-    place : int
-        Number of the node; the root has the highest.
-    children : int32 array, shape (c,)
-        Numbers of the children; the node's own number for the label that it is itself.
-    features : int32 array, shape (f,)
-        Columns that occur below the node, ascending.
-    weights : float32 array, shape (f + 1, c)
-    sigmoid : (float, float)
-        Slope and offset.
-    """
-
-    place: int
+    place: int  # number of the node; the root has the highest
+    # shape (c,); numbers of the children; the node's own number for the label that it is itself
     children: npt.NDArray[np.int32]
-    features: npt.NDArray[np.int32]
-    weights: npt.NDArray[np.float32]
-    sigmoid: tuple[float, float]
+    features: npt.NDArray[np.int32]  # shape (f,); columns that occur below the node, ascending
+    weights: npt.NDArray[np.float32]  # shape (f + 1, c)
+    sigmoid: tuple[float, float]  # slope and offset
 
     def probabilities(self, X: Csr) -> npt.NDArray[np.float64]:
         """Return the probability of each child, given the node; shape (n, c). An only child has 1."""
@@ -103,14 +87,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The nodes that have children, each before the nodes below it.
-
-    Attributes
-    ----------
-    n_labels, n_nodes : int
-    p_min : float
-    nodes : tuple of Node
-    """
+    """The nodes that have children, each before the nodes below it."""
 
     n_labels: int
     n_nodes: int
@@ -144,7 +121,6 @@ class Model:
         return labels
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays."""
         counts = [(node.place, len(node.children), len(node.features)) for node in self.nodes]
         return {
             "sizes": np.array([self.n_labels, self.n_nodes], np.int64),
@@ -158,7 +134,6 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         n_stored, n_nodes = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
         if n_stored != n_labels or not n_labels <= n_nodes <= MOST_NODES:
             raise Corrupted("the number of nodes of the hierarchy does not match the labels")
@@ -185,28 +160,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Layout:
-    """The instances in a hierarchy.
+    """The instances in a hierarchy."""
 
-    Attributes
-    ----------
-    n_nodes : int
-        Also the number of the root.
-    carries, own : csc_matrix, shapes (n, n_nodes), (n, L)
-        Instances below each node; instances of each label itself.
-    below : csc_matrix, shape (n_nodes, n_nodes)
-        The children of each node.
-    tops : int array
-        Nodes with instances and without a parent.
-    inner : list of int
-        The root and the nodes with instances that have children, each before the nodes below it.
-    """
-
-    n_nodes: int
+    n_nodes: int  # also the number of the root
+    # carries, own: shapes (n, n_nodes), (n, L); instances below each node; instances of each label itself
     carries: sparse.csc_matrix
     own: sparse.csc_matrix
-    below: sparse.csc_matrix
-    tops: npt.NDArray[np.int64]
-    inner: list[int]
+    below: sparse.csc_matrix  # shape (n_nodes, n_nodes); the children of each node
+    tops: npt.NDArray[np.int64]  # nodes with instances and without a parent
+    inner: list[int]  # the root and the nodes with instances that have children, each before the nodes below it
 
     @classmethod
     def of(cls, Y: Csr, tree: Hierarchy) -> Layout:
@@ -222,7 +184,6 @@ class Layout:
         return cls(n_nodes=n_nodes, carries=carries, own=sparse.csc_matrix(Y), below=below, tops=tops, inner=inner)
 
     def rows(self, place: int) -> npt.NDArray[np.int64]:
-        """Return the instances of a node, in order."""
         if place == self.n_nodes:
             return np.arange(self.carries.shape[0])
         return np.sort(_column(self.carries, place))
@@ -237,7 +198,6 @@ class Layout:
         return np.append(under, place) if itself else under
 
     def member(self, place: int, child: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of the instances of a node belong to a child."""
         return np.isin(rows, _column(self.own if child == place else self.carries, child), assume_unique=True)
 
 
@@ -248,12 +208,7 @@ def _column(matrix: sparse.csc_matrix, column: int) -> npt.NDArray[np.int64]:
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
     """Fit every node separately, on as many threads as ``joblib.parallel_config`` sets.
 
-    Raises
-    ------
-    ValueError
-        Some node of the hierarchy is above itself.
-    Cancelled
-        Raised by ``progress``.
+    Raises ValueError if some node of the hierarchy is above itself.
     """
     progress = monotonic(progress)
     progress("hierarchy", 0.0)
@@ -311,7 +266,6 @@ def _node(
 
 
 def sigmoid_probability(scores: npt.NDArray[np.float64], sigmoid: tuple[float, float]) -> npt.NDArray[np.float64]:
-    """Return 1 / (1 + exp(-(slope s + offset)))."""
     result: npt.NDArray[np.float64] = 1.0 / (1.0 + np.exp(-np.clip(sigmoid[0] * scores + sigmoid[1], -500.0, 500.0)))
     return result
 

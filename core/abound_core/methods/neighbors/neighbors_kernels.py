@@ -7,23 +7,8 @@ skips lists can give exactly the result of a full scan.
 
 Equal similarities are ordered by the number of the instance.
 
-``search_pruned`` avoids reading the longest lists and finds the same neighbors, bit for bit:
-
-1. Order the lists of the query's features, shortest first.
-2. ``rest[1, m]`` bounds the similarity of an instance that is in none of the first m lists. Its dot product is at
-most
-   that of the remaining features (their values times the largest in their lists, or by Cauchy and Schwarz). Its
-   overlap is at most their number, and its union with the query at least the query's size.
-3. Add lists in this order. Whenever the number of postings has tripled, complete the S best of the touched instances:
-   look up the values of the remaining lists in the instances' own rows. The least of these similarities is a bound
-   that the S-th neighbor reaches.
-4. Once ``rest[1, m]`` is below that bound, skip the lists from m on. If too many postings were read before this point,
-   read all the remaining lists too, and select the neighbors from the complete sums, as ``scan`` does.
-5. Drop an instance if its sum plus the most that the skipped lists can add is below the bound. For the others, look
-up
-   the values of the skipped lists in their own rows.
-
-Sums are whole numbers, so the order of addition does not matter; bounds are rounded up by ``SLACK``.
+``search_pruned`` avoids reading the longest lists and finds the same neighbors, bit for bit: it reads the shortest
+lists until a bound shows that no instance outside of them can be a neighbor. Bounds are rounded up by ``SLACK``.
 
 Labels are ranked by the votes of the nearest neighbors of an instance: f(x) = sum of Sim(x, x_i)^alpha y_i.
 """
@@ -36,8 +21,7 @@ from abound_core.numba.decorators import inlined, inner, kernel
 from abound_core.numba.intrinsics import U0, U1, address_of, prefetch_word
 from abound_core.numba.top_k import offer, sort_kept
 
-SCALE = 2.0**31
-"""Scale of the values in postings and queries."""
+SCALE = 2.0**31  # of the values in postings and queries
 
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
@@ -51,53 +35,29 @@ GROUP = 32
 
 
 class Lists(NamedTuple):
-    """The inverted lists and rows of the training data.
+    """The inverted lists and rows of the training data."""
 
-    Attributes
-    ----------
-    starts : int64, shape (d + 1,)
-        Feature f has ``postings[starts[f]:starts[f + 1]]``.
-    postings : uint64, shape (nnz,)
-        Instances ascend in a list.
-    greatest : uint64, shape (d,)
-        The largest value in each list, as in a posting.
-    sizes : int32, shape (n,)
-        Number of active features of each instance.
-    row_starts : int64, shape (n + 1,)
-    rows : uint64, shape (nnz,)
-        The same data by instance: the feature in the upper half, its value in the lower half.
-    """
-
-    starts: np.ndarray
-    postings: np.ndarray
-    greatest: np.ndarray
-    sizes: np.ndarray
-    row_starts: np.ndarray
+    starts: np.ndarray  # int64, shape (d + 1,); feature f has ``postings[starts[f]:starts[f + 1]]``
+    postings: np.ndarray  # uint64, shape (nnz,); instances ascend in a list
+    greatest: np.ndarray  # uint64, shape (d,); the largest value in each list, as in a posting
+    sizes: np.ndarray  # int32, shape (n,); number of active features of each instance
+    row_starts: np.ndarray  # int64, shape (n + 1,)
+    # uint64, shape (nnz,); the same data by instance: the feature in the upper half, its value in the lower half
     rows: np.ndarray
 
 
 class Search(NamedTuple):
-    """The working memory of one thread; ``sums`` is zero between searches.
+    """The working memory of one thread; ``sums`` is zero between searches."""
 
-    Attributes
-    ----------
-    sums : uint64, shape (n,)
-    touched : uint32, shape (n + 1,)
-    block : float64, shape (BLOCK,)
-    order, rest : int64, float64, shape (l,), (2, l + 1)
-        For l active features of a query.
-    left : uint64, shape (d,)
-        The query's values of features whose lists were not added; zero between searches.
-    ids, sims : int32, float64, shape (S,)
-        The neighbors found; after a search in order, nearest first.
-    """
-
-    sums: np.ndarray
-    touched: np.ndarray
-    block: np.ndarray
+    sums: np.ndarray  # uint64, shape (n,)
+    touched: np.ndarray  # uint32, shape (n + 1,)
+    block: np.ndarray  # float64, shape (BLOCK,)
+    # order, rest: int64, float64, shape (l,), (2, l + 1); for l active features of a query
     order: np.ndarray
     rest: np.ndarray
+    # uint64, shape (d,); the query's values of features whose lists were not added; zero between searches
     left: np.ndarray
+    # ids, sims: int32, float64, shape (S,); the neighbors found; after a search in order, nearest first
     ids: np.ndarray
     sims: np.ndarray
 
@@ -121,10 +81,7 @@ def similarity(total, size, query_size, beta):
 
 @inner
 def measure(sums, sizes, query_size, beta, sims):
-    """Compute the similarity of each instance of a block from its sum, and zero the sum.
-
-    ``sums``, ``sizes``, ``sims`` : uint64, int32, float64, shape (m,)
-    """
+    """Compute the similarity of each instance of a block from its sum, and zero the sum; shape (m,)."""
     if beta == 1.0:
         for i in range(len(sums)):
             sims[i] = similarity(sums[i], sizes[i], query_size, 1.0)
@@ -141,7 +98,6 @@ def measure(sums, sizes, query_size, beta, sims):
 
 @inner
 def add_list(postings, start, end, factor, sums):
-    """Add a list to the sums; ``factor`` is the query's value of the feature."""
     for at in range(np.uint64(start), np.uint64(end)):
         posting = postings[at]
         sums[posting >> HALF] += product(posting & LOW, factor)
@@ -149,7 +105,6 @@ def add_list(postings, start, end, factor, sums):
 
 @inner
 def any_above(sims, bound):
-    """Return whether any of these similarities is above the bound."""
     found = False
     for i in range(len(sims)):
         found |= sims[i] > bound
@@ -172,18 +127,9 @@ def keep_block(sims, first, ids, kept, n_kept):
 
 @kernel
 def scan(lists, search, features, factors, beta):
-    """Find the neighbors of a query by reading all lists of its features.
+    """Find the neighbors of a query by reading all lists of its features; return their number in ``search``.
 
-    Parameters
-    ----------
-    features : int32, shape (l,)
-    factors : uint64, shape (l,)
-        The query's values, as in a posting.
-
-    Returns
-    -------
-    n_kept : int
-        Number of neighbors in ``search``, as a heap (unordered if fewer than S).
+    ``factors`` are the query's values, as in a posting. The neighbors are a heap, unordered if fewer than S.
     """
     sums = search.sums
     for i in range(len(features)):
@@ -205,7 +151,6 @@ def select_nearest(sizes, search, query_size, beta):
 
 @kernel
 def sort_nearest(ids, sims, n_kept):
-    """Sort the neighbors of a search, nearest first."""
     sort_kept(ids, sims, n_kept)
 
 
@@ -213,33 +158,21 @@ SLACK = 1.0 + 1e-6
 
 
 class Effort(NamedTuple):
-    """Thresholds that decide when pruning pays. They change the time, never the result.
+    """Thresholds that decide when pruning pays. They change the time, never the result."""
 
-    Attributes
-    ----------
-    small : int
-        Postings plus half the instances; below this, all lists are read.
-    first : int
-        Postings after which the bound is computed for the first time.
-    few : float
-        Maximum number of postings, as a share of all instances, that are added with touched instances recorded.
-    """
-
-    small: int
-    first: int
+    small: int  # postings plus half the instances; below this, all lists are read
+    first: int  # postings after which the bound is computed for the first time
+    # maximum number of postings, as a share of all instances, that are added with touched instances recorded
     few: float
 
 
 EFFORT = Effort(small=250_000, first=1024, few=0.12)
 BITS = np.uint64(63)
-EXPECTED_GROWTH = 1.25
-"""Expected growth of the bound; if even this would not suffice, no list is skipped."""
+EXPECTED_GROWTH = 1.25  # of the bound; if even this would not suffice, no list is skipped
 
-POSTINGS_AHEAD = np.uint64(32)
-"""Distance in postings at which sums are prefetched."""
+POSTINGS_AHEAD = np.uint64(32)  # distance at which sums are prefetched
 
-ROWS_AHEAD = 12
-"""Distance in instances at which rows are prefetched."""
+ROWS_AHEAD = 12  # distance in instances at which rows are prefetched
 
 
 @kernel
@@ -253,21 +186,20 @@ def order_lists(lists, features, order):
 
 @inner
 def bound_rest(lists, features, factors, order, beta, rest):
-    """Compute bounds of the contribution of the lists from each place on.
+    """Write ``rest``, float64, shape (2, l + 1).
 
-    Parameters
-    ----------
-    rest : float64, shape (2, l + 1)
-        Written: ``rest[0, m]`` bounds the dot product with the lists from m on, ``rest[1, m]`` the similarity of an
-        instance that is in no list before m.
+    ``rest[0, m]`` bounds the dot product with the lists from m on, ``rest[1, m]`` the similarity of an instance that is
+    in no list before m.
     """
     n, dot, squares = len(features), 0.0, 0.0
     rest[0, n] = rest[1, n] = 0.0
     for m in range(n - 1, -1, -1):
         value = np.float64(factors[order[m]]) / SCALE
+        # The remaining values times the largest in their lists, or by Cauchy and Schwarz.
         dot += value * np.float64(lists.greatest[features[order[m]]]) / SCALE
         squares += value * value
         rest[0, m] = min(dot, np.sqrt(squares)) * SLACK
+        # The overlap is at most the number of remaining features, and the union at least the query's size.
         rest[1, m] = (np.float64(n - m) / n) ** beta * rest[0, m]
 
 
@@ -372,19 +304,15 @@ def postings_until(lists, features, order, rest, m, bound):
 
 @inner
 def add_few(lists, search, features, factors, beta, effort):
-    """Run steps 3 and 4 of the pruned search.
+    """Add lists until the others can be skipped.
 
-    Returns
-    -------
-    m : int
-        The first list that is skipped, -1 if none can be; then the sums are complete.
-    n_touched : int
-    bound : float
-        Bound of the similarity of the S-th neighbor.
+    Returns the first list that is skipped (-1 if none can be; then the sums are complete), the number of touched
+    instances, and a bound of the similarity of the S-th neighbor.
     """
     n, rest, order = len(features), search.rest, search.order
     most, next_bound = effort.few * len(search.sums), effort.first
     postings, m, n_touched, bound = 0, 0, 0, 0.0
+    # Shortest list first, until an instance that is in none of them cannot reach the S-th neighbor.
     while m < n and rest[1, m] >= bound:
         feature, factor = features[order[m]], factors[order[m]]
         start, end = lists.starts[feature], lists.starts[feature + 1]
@@ -394,6 +322,8 @@ def add_few(lists, search, features, factors, beta, effort):
         n_touched = add_and_touch(lists.postings, start, end, factor, search.sums, search.touched, n_touched)
         search.left[feature] = U0
         m += 1
+        # Each time the postings have tripled, complete the S best of the touched instances. The least of their
+        # similarities is a bound that the S-th neighbor reaches.
         if postings >= next_bound:
             bound = least_bound(lists, search, n_touched, np.float64(n), beta, mask_rest(features, order, m))
             next_bound = 3 * postings
@@ -401,6 +331,7 @@ def add_few(lists, search, features, factors, beta, effort):
                 break
     if rest[1, m] < bound:
         return m, n_touched, bound
+    # Too many postings were read: read the remaining lists too, as ``scan`` does.
     for i in range(m, n):
         feature = features[order[i]]
         add_list(lists.postings, lists.starts[feature], lists.starts[feature + 1], factors[order[i]], search.sums)
@@ -447,6 +378,8 @@ def search_pruned(lists, search, features, factors, beta, effort):
         n_kept = select_nearest(lists.sizes, search, query_size, beta)
     else:
         touched, lists_left = search.touched[:n_touched], np.float64(len(features) - m) if beta == 1.0 else -1.0
+        # Drop the instances that cannot reach the bound with the most that the skipped lists can add. For the others,
+        # look up the values of the skipped lists in their own rows.
         n = narrow(touched, search.sums, lists.sizes, query_size, search.rest[0, m], lists_left, bound / SLACK)
         n_kept = verify(lists, search, touched[:n], query_size, beta, mask_rest(features, search.order, m))
     for i in range(len(features)):
@@ -456,13 +389,7 @@ def search_pruned(lists, search, features, factors, beta, effort):
 
 @inner
 def vote(ids, sims, n_kept, alpha, label_starts, label_ids, scores):
-    """Add the votes of the neighbors, nearest first, to the scores of their labels.
-
-    Parameters
-    ----------
-    scores : float64, shape (L,)
-        Zero before; the caller reads and zeroes them.
-    """
+    """Add the votes of the neighbors, nearest first, to the scores of their labels, which the caller zeroes."""
     for i in range(n_kept):
         weight = 1.0 if alpha == 0.0 else sims[i] if alpha == 1.0 else sims[i] ** alpha
         for at in range(np.uint64(label_starts[ids[i]]), np.uint64(label_starts[ids[i] + 1])):
@@ -487,7 +414,7 @@ def select_labels(ids, n_kept, label_starts, label_ids, scores, ids_out, scores_
 
 @kernel
 def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores_out):
-    """Rank the labels for the rows of a matrix.
+    """Rank the labels for the rows of a matrix; return the number of labels of each, int64, shape (m,).
 
     Parameters
     ----------
@@ -500,11 +427,6 @@ def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores
         Whether long lists may be skipped; changes only the time.
     ids_out, scores_out : int32, float64, shape (m, k)
         Written, as far as there are labels.
-
-    Returns
-    -------
-    counts : int64, shape (m,)
-        Number of labels of each row.
     """
     starts, columns, values = queries
     label_starts, label_ids, scores = labels
@@ -527,20 +449,9 @@ def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores
 
 @kernel
 def vote_rows(ids, sims, counts, labels, alpha, ids_out, scores_out):
-    """Rank the labels of the neighbors of each row.
+    """Rank the labels of the neighbors of each row, as ``rank_rows``; return their numbers, int64, shape (m,).
 
-    Parameters
-    ----------
-    ids, sims, counts : int32, float64, int64, shape (m, s), (m, s), (m,)
-        The neighbors; a repeated one votes repeatedly.
-    labels : (int32 or int64, int32, float64)
-        As for ``rank_rows``.
-    ids_out, scores_out : int32, float64, shape (m, k)
-        Written, as far as there are labels.
-
-    Returns
-    -------
-    counts : int64, shape (m,)
+    ``ids``, ``sims`` and ``counts``, shape (m, s), (m, s), (m,), are the neighbors; a repeated one votes repeatedly.
     """
     label_starts, label_ids, scores = labels
     ranked = np.zeros(len(ids), np.int64)

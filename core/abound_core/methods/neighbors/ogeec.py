@@ -35,17 +35,13 @@ from abound_core.methods.training.rankings import in_blocks, of_padded
 COST = "fit O(learners nnz dim); rank O(learners n dim), less by a graph; memory 4 learners n dim bytes"
 USE = "Millions of features and no time to learn; short texts; a graph where n is beyond some hundred thousand."
 
-ROWS = 256
-"""Queries that are ranked together by one thread."""
+ROWS = 256  # queries that are ranked together by one thread
 
-BLOCK = 2**16
-"""Training rows that are projected at a time."""
+BLOCK = 2**16  # training rows projected at a time
 
-SAMPLE = 200
-"""Training rows on which the recall of an approximate search is measured."""
+SAMPLE = 200  # training rows on which the recall of an approximate search is measured
 
-NEIGHBORS_CANDIDATES = (5, 10, 20, 50, 100)
-"""Values of ``neighbors`` that ``search`` tries."""
+NEIGHBORS_CANDIDATES = (5, 10, 20, 50, 100)  # that ``search`` tries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +76,8 @@ class Params:
 class ProjectionLearner:
     """One projection: its seed, the projected training data, and the search structure over them.
 
-    Attributes
-    ----------
-    order : int32 array, shape (n,)
-        The instance of each vector. Of equally near instances the first ones count. All learners use one shuffled
-        order, each from another start, so that they choose different instances where many are equally near.
+    ``order`` has the instance of each vector. Of equally near instances the first ones count. All learners use one
+    shuffled order, each from another start, so that they choose different instances where many are equally near.
     """
 
     seed: np.uint64
@@ -104,17 +97,12 @@ class ProjectionLearner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The ensemble, and the labels of the training data.
-
-    Attributes
-    ----------
-    recall : float
-        Share of the true neighbors that the learners' searches find, on training rows; 1 for an exact search.
-    """
+    """The ensemble, and the labels of the training data."""
 
     params: Params
     learners: tuple[ProjectionLearner, ...]
     Y: Csr
+    # share of the true neighbors that the learners' searches find, on training rows; 1 for an exact search
     recall: float
 
     def rank(self, X: Csr, k: int) -> Rankings:
@@ -145,11 +133,9 @@ class Model:
         return found._replace(ids=learner.order[found.ids])
 
     def facts(self) -> dict[str, Any]:
-        """Return figures about the model other than its measures."""
         return {"recall_of_neighbors": self.recall}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the model as named arrays: seeds, projected training data, labels, and graphs."""
         sizes = [self.params.dim, self.params.neighbors, self.params.learners, self.Y.shape[1]]
         arrays: dict[str, npt.NDArray[Any]] = {
             "sizes": np.array(sizes, np.int64),
@@ -168,7 +154,6 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         dim, neighbors, n_learners, n_stored = array_checks.require_array(arrays, "sizes", np.int64, 4).tolist()
         index = str(array_checks.require_array(arrays, "index", tuple(f"<U{n}" for n in range(1, 9))))
         params = Params(dim=dim, neighbors=neighbors, learners=n_learners, index=index)  # type: ignore[arg-type]
@@ -191,7 +176,6 @@ class Model:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """Raise ValueError if there are fewer instances than the requested neighbors."""
     if data.X.shape[0] < params.neighbors != Params().neighbors:
         raise ValueError(
             f"neighbors must be at most the {data.X.shape[0]} instances that have labels and active features"
@@ -199,7 +183,6 @@ def check(data: Matrices, params: Params) -> None:
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Project the training data; nothing is learned."""
     seeds = rng.integers(0, 2**63, params.learners, dtype=np.uint64)
     n, learners = data.X.shape[0], []
     order = rng.permutation(n).astype(np.int32)

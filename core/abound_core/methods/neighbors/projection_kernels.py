@@ -51,17 +51,8 @@ def sine_and_cosine(part):
 def draw_rows(seed, features, out):
     """Draw rows of a matrix of independent N(0, 1), each determined by the seed and the number of its feature.
 
-    Parameters
-    ----------
-    seed : uint64
-    features : int32, shape (u,)
-    out : float32, shape (u, dim)
-        Written.
-
-    Notes
-    -----
-    Draws two numbers at a time by Box and Muller, from 32 random bits each. Calls no mathematical library, because
-    the last bits of their results differ between processors.
+    ``out`` (float32, shape (u, dim)) is written. Draws two numbers at a time by Box and Muller, from 32 random bits
+    each. Calls no mathematical library, because the last bits of their results differ between processors.
     """
     dim = out.shape[1]
     for i in range(len(features)):
@@ -80,12 +71,7 @@ def draw_rows(seed, features, out):
 def keep_tile(tile, first, ids, sims, counts):
     """Offer a tile of similarities to the heaps of its rows; similarities of 0 and less are ignored.
 
-    Parameters
-    ----------
-    tile : float32, shape (m, t)
-        Similarities of each query to the instances from ``first`` on.
-    ids, sims, counts : int32, float64, int64, shape (m, k), (m, k), (m,)
-        The heaps, changed in place.
+    ``tile`` (float32, shape (m, t)) has those of each query to the instances from ``first`` on.
     """
     for row in range(tile.shape[0]):
         counts[row] = keep_block(tile[row], first, ids[row], sims[row], counts[row])
@@ -93,14 +79,7 @@ def keep_tile(tile, first, ids, sims, counts):
 
 @kernel
 def keep_candidates(queries, vectors, candidates, starts, ids, sims, counts):
-    """Offer some instances to the heaps of the queries.
-
-    Parameters
-    ----------
-    queries, vectors : float32, shape (m, dim), (n, dim)
-    candidates : int32
-        Those of query i are ``candidates[starts[i]:starts[i + 1]]``, each once.
-    """
+    """Offer ``candidates[starts[i]:starts[i + 1]]``, each once, to the heap of query i."""
     for row in range(len(queries)):
         part = candidates[starts[row] : starts[row + 1]]
         found = np.empty(1)

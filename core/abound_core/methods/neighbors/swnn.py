@@ -30,11 +30,9 @@ from abound_core.methods.training.rankings import in_blocks, of_padded
 COST = "fit O(nnz); rank O(postings of the query's features + n), less with prune; memory 24 nnz + 16 n bytes"
 USE = "Sparse data with very many labels and few instances of each; nothing is learned, so new data cost nothing."
 
-ROWS = 256
-"""Rows ranked at a time by one thread."""
+ROWS = 256  # rows ranked at a time by one thread
 
-MAX_SQUARED_LENGTH = 1.001
-"""The squared length of a row of length 1, with a tolerance for rounding."""
+MAX_SQUARED_LENGTH = 1.001  # of a row of length 1, with a tolerance for rounding
 
 GRID = ((0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (1.0, 1.0), (2.0, 0.0), (2.0, 1.0))
 """Values of (alpha, beta) that the paper tries, followed by those of S (section 4)."""
@@ -130,7 +128,6 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         if array_checks.require_array(arrays, "shape", np.int64, 2).tolist() != [d, n_labels]:
             raise Corrupted("the instances do not match the numbers of features and labels")
         # A posting has 32 bits for a value and a sum has 40 for a dot product; a repeated feature would count twice.
@@ -168,7 +165,6 @@ class Model:
 
 
 def _packed(numbers: npt.NDArray[Any], values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Pack numbers into the upper halves and values into the lower ones."""
     packed = numbers.astype(np.uint64)
     packed <<= neighbors.HALF
     packed |= values
@@ -176,7 +172,6 @@ def _packed(numbers: npt.NDArray[Any], values: npt.NDArray[np.uint64]) -> npt.ND
 
 
 def check(data: Matrices, params: Params) -> None:
-    """Raise ValueError if there are fewer instances than the requested neighbors."""
     if data.X.shape[0] < params.S != Params().S:
         raise ValueError(f"S must be at most the {data.X.shape[0]} instances that have labels and active features")
 

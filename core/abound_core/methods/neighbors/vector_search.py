@@ -13,41 +13,29 @@ from abound_core.methods.neighbors.projection import Vectors
 from abound_core.methods.neighbors.projection_kernels import keep_candidates, keep_tile
 from abound_core.methods.training.progress import Progress, no_progress
 
-TILE = 4096
-"""Vectors that are multiplied with a block of queries at a time; the products of a tile fit in the cache."""
+TILE = 4096  # vectors multiplied with a block of queries at a time; the products fit in the cache
 
-TABLES = 16
-"""Maximum number of tables of locality-sensitive hashing."""
+TABLES = 16  # most tables of locality-sensitive hashing
 
-BUCKET = 64
-"""Mean number of vectors with the same key in a table."""
+BUCKET = 64  # mean number of vectors with the same key in a table
 
 
-ADDED = 1000
-"""Vectors that are added to a graph between two progress reports."""
+ADDED = 1000  # vectors added to a graph between two progress reports
 
 
 class Neighbors(NamedTuple):
-    """The neighbors of m queries, nearest first.
+    """The neighbors of m queries, nearest first."""
 
-    Attributes
-    ----------
-    ids, sims : int32, float64 array, shape (m, k)
-    counts : int64 array, shape (m,)
-        Number of entries in use in each row: only similarities above 0 count.
-    """
-
+    # ids, sims: int32, float64, shape (m, k)
     ids: npt.NDArray[np.int32]
     sims: npt.NDArray[np.float64]
-    counts: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]  # shape (m,); number of entries in use in each row: only similarities above 0 count
 
     @classmethod
     def none(cls, m: int, k: int) -> Neighbors:
-        """Allocate ``k`` neighbors for each of ``m`` queries."""
         return cls(np.zeros((m, k), np.int32), np.zeros((m, k)), np.zeros(m, np.int64))
 
     def sort(self) -> Neighbors:
-        """Sort the heaps into order, in place."""
         for row in range(len(self.ids)):
             sort_nearest(self.ids[row], self.sims[row], self.counts[row])
         return self
@@ -76,10 +64,7 @@ def tables_of(n: int, dim: int) -> tuple[int, int]:
 
 
 def hash_keys(vectors: Vectors, n_stored: int) -> npt.NDArray[np.int32]:
-    """Return the key of each vector in each table, shape (tables, n): signs of coordinates, none used in two tables.
-
-    ``tables_of`` gives both numbers for ``n_stored`` vectors.
-    """
+    """Return the key of each vector in each table, shape (tables, n): signs of coordinates, none used in two tables."""
     n, dim = vectors.shape
     tables, bits = tables_of(n_stored, dim)
     powers = (1 << np.arange(bits)).astype(np.int32)
@@ -112,20 +97,10 @@ def search_hashed(
 
 
 class Graph:
-    """A navigable small-world graph over vectors (Malkov and Yashunin, 2018), by the library usearch.
+    """A navigable small-world graph over vectors of length 1 (Malkov and Yashunin, 2018), by the library usearch.
 
-    Parameters
-    ----------
-    vectors : float32 array, shape (n, dim)
-        Vectors of length 1.
-    saved : uint8 array or None
-        The output of ``to_bytes``; None: an empty graph. ``build`` adds the vectors on one thread, so that the same
-        vectors give the same graph.
-
-    Raises
-    ------
-    InvalidInstance
-        usearch is not installed.
+    ``saved`` is the output of ``to_bytes``. ``build`` adds the vectors on one thread, so that the same vectors give the
+    same graph. Raises InvalidInstance if usearch is not installed.
     """
 
     def __init__(self, vectors: Vectors, saved: npt.NDArray[np.uint8] | None = None) -> None:
@@ -139,7 +114,6 @@ class Graph:
 
     @classmethod
     def build(cls, vectors: Vectors, progress: Progress = no_progress) -> Graph:
-        """Build a graph of these vectors, numbered from 0."""
         graph = cls(vectors)
         for first in range(0, len(vectors), ADDED):
             progress("graph", first / len(vectors))
@@ -150,7 +124,6 @@ class Graph:
         self._index.add(np.arange(first, first + len(vectors), dtype=np.uint64), vectors, threads=1)
 
     def to_bytes(self) -> npt.NDArray[np.uint8]:
-        """Return the graph as bytes."""
         return np.frombuffer(bytes(self._index.save() or b""), np.uint8)
 
     def search(self, queries: Vectors, k: int) -> Neighbors:

@@ -13,8 +13,7 @@ from abound_core.array_spec import Array, Arrays, ArraySpec, check_arrays
 from abound_core.errors import Corrupted
 from abound_core.methods.training.matrices import Csr
 
-IDS = (np.int32, np.int64)
-"""Index types of compressed rows: scipy uses the wider one for large matrices."""
+IDS = (np.int32, np.int64)  # scipy uses the wider type for large matrices
 
 
 def require_array(
@@ -32,7 +31,6 @@ def require_array(
 
 
 def require_ascending(name: str, array: Array) -> Array:
-    """Return the array after checking that its elements ascend strictly."""
     if (array[1:] <= array[:-1]).any():
         raise Corrupted(f"the array {name} does not ascend")
     return array
@@ -41,10 +39,7 @@ def require_ascending(name: str, array: Array) -> Array:
 def require_rows(arrays: Arrays, starts: str, ids: str, values: str | None, shape: tuple[int | None, int]) -> Csr:
     """Build compressed rows from three arrays, or two where each value is 1; float32, or int8.
 
-    Parameters
-    ----------
-    shape : (int or None, int)
-        None: take the number of rows from ``starts``.
+    If the number of rows is None, it is that of ``starts``.
     """
     n, width = shape
     ends = require_array(arrays, starts, IDS, None if n is None else n + 1)

@@ -12,17 +12,13 @@ from abound_core.methods.training.progress import Progress
 
 Centres = npt.NDArray[np.float32]
 
-ROUNDS = 2
-"""A small number, so that different seeds give different clusters, as an ensemble needs."""
+ROUNDS = 2  # small, so that different seeds give different clusters, as an ensemble needs
 
-ROWS = 2**16
-"""Rows whose similarities to all centres are in memory at a time."""
+ROWS = 2**16  # rows whose similarities to all centres are in memory at a time
 
-DEFAULT_SIZE = 5_000
-"""Default number of instances per cluster."""
+DEFAULT_SIZE = 5_000  # instances of a cluster
 
-MAX_OVER_MEAN = 2
-"""Maximum size of a cluster, relative to the mean."""
+MAX_OVER_MEAN = 2  # most instances of a cluster, relative to the mean
 
 
 def number_of(clusters: int, n: int) -> int:
@@ -31,27 +27,15 @@ def number_of(clusters: int, n: int) -> int:
 
 
 def largest(clusters: int, n: int) -> int:
-    """Return the maximum number of instances of one cluster."""
     c = number_of(clusters, n)
     return n if c == 1 else min(n, -(-MAX_OVER_MEAN * n // c))
 
 
 def find_clusters(X: Csr, clusters: int, rng: np.random.Generator, progress: Progress) -> tuple[Centres, Ints]:
-    """Find clusters by spherical k-means.
+    """Find clusters of rows of length 1 by spherical k-means.
 
-    Parameters
-    ----------
-    X : csr_matrix, shape (n, d)
-        Rows of length 1.
-    clusters : int
-        0: ``number_of``.
-
-    Returns
-    -------
-    centres : float32 array, shape (c, d)
-        Of length 1; c is smaller than requested if clusters became empty.
-    places : int64 array, shape (n,)
-        The cluster of each row: that of the nearest centre that is not full.
+    Centres have length 1; there are fewer than requested if clusters became empty. The cluster of each row is that of
+    the nearest centre that is not full.
     """
     n = X.shape[0]
     c = min(number_of(clusters, n), n)

@@ -36,15 +36,8 @@ class MatrixBuilder:
     works in place and briefly needs 8 more bytes per active feature. Takes about 2 microseconds per
     instance and 15 nanoseconds per feature.
 
-    Parameters
-    ----------
-    secret : (int, int)
-        Secret of the hash table; does not change the result.
-    like : Matrices or None
-        Use the columns of these matrices: unknown features are left out, and new labels get columns after the known
-        ones. None: make columns for all features and labels.
-    dense_bytes : int
-        Keep the dense parts of the vectors if they have at most this many bytes together.
+    With ``like``, its columns are used: unknown features are left out, and new labels get columns after the known ones.
+    Dense parts are kept if they have at most ``dense_bytes`` together.
     """
 
     def __init__(self, secret: tuple[int, int], like: Matrices | None = None, dense_bytes: int = 0) -> None:
@@ -65,10 +58,7 @@ class MatrixBuilder:
         self._dense_bytes = dense_bytes
 
     def add(self, vector: bytes, labels: Sequence[str], *, text: bool = False) -> None:
-        """Add an instance: its vector (``abound_core/instances/record.py``), its labels, and whether it was a text.
-
-        The dense part of the vector does not go into the matrices.
-        """
+        """Add an instance; ``text``: whether it was a text. The dense part does not go into the matrices."""
         self._text |= text
         whole, vector = vector, without_dense(vector)
         if self._dense is not None:
@@ -119,7 +109,6 @@ class MatrixBuilder:
             self._names.put(self._label_ids[labels[0]], b"", vector)
 
     def __len__(self) -> int:
-        """Return the number of instances so far."""
         return self._n
 
     def matrices(self) -> Matrices:
@@ -164,22 +153,9 @@ def gather(
     like: Matrices | None = None,
     dense_bytes: int = 0,
 ) -> Matrices:
-    """Build matrices from a stream of instances without keeping the instances.
+    """Build matrices from a stream of instances without keeping the instances; see ``MatrixBuilder``.
 
-    Parameters
-    ----------
-    instances : iterable of DatasetInstance
-    vectorize : callable
-        ``Vectorizer.vectorize``.
-    limits : Limits
-        Limits of the labels.
-    secret, like, dense_bytes
-        See ``MatrixBuilder``.
-
-    Raises
-    ------
-    Malformed
-        An instance is invalid; the message starts with its location.
+    Raises Malformed for an invalid instance; the message starts with its location.
     """
     gathering = MatrixBuilder(secret, like, dense_bytes)
     for instance in instances:
@@ -194,7 +170,6 @@ def gather(
 
 
 def of_dataset(dataset: Dataset, secret: tuple[int, int], like: Matrices | None = None) -> Matrices:
-    """Build the matrices of a vectorized data set."""
     gathering = MatrixBuilder(secret, like)
     starts, ids = dataset.labels
     for row, vector in enumerate(dataset.vectors):

@@ -16,10 +16,7 @@ from abound_core.methods.training.progress import Progress
 def of_pairs(labels: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Hierarchy:
     """Build the hierarchy given by (child, parent) names; names that are not labels become nodes above them.
 
-    Raises
-    ------
-    ValueError
-        Some node is above itself.
+    Raises ValueError if some node is above itself.
     """
     nodes = {label: place for place, label in enumerate(labels)}
     links = [(nodes.setdefault(child, len(nodes)), nodes.setdefault(parent, len(nodes))) for child, parent in pairs]
@@ -32,10 +29,7 @@ def of_pairs(labels: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Hierarc
 
 
 def ancestors(hierarchy: Hierarchy) -> Csr:
-    """Return a matrix with 1 at (i, j) where node j is node i or above it.
-
-    Raises ValueError if a node is above itself.
-    """
+    """Return a matrix with 1 at (i, j) where node j is node i or above it. Raises ValueError if one is above itself."""
     parents = hierarchy.parents.astype(np.int32)
     result = sparse.csr_matrix(sparse.identity(parents.shape[0], np.int32, format="csr"))
     step = result
@@ -87,10 +81,6 @@ def sibling_share(vectors: npt.NDArray[np.floating], hierarchy: Hierarchy) -> fl
 
     This measures an embedding as in Mineiro and Karampatziakis (2015), section 4.3.1, over the labels that have a
     parent and a vector other than 0. Returns 0 if there are none.
-
-    Parameters
-    ----------
-    vectors : array, shape (L, k)
     """
     lengths = np.linalg.norm(vectors, axis=1)
     n_labels = len(vectors)

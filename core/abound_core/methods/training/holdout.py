@@ -20,13 +20,7 @@ MOST = 5000
 
 
 def held_out(data: Matrices, rng: np.random.Generator) -> tuple[Matrices, Matrices]:
-    """Split into rows to fit on and rows to measure on, at random.
-
-    Raises
-    ------
-    InvalidInstance
-        No label occurs twice, so no held-out label could be found.
-    """
+    """Split into rows to fit on and to measure on, at random. Raises InvalidInstance if no label occurs twice."""
     n = data.X.shape[0]
     if data.label_counts.max(initial=0) < 2:
         raise InvalidInstance("params=auto needs labels that at least two instances have", "params")

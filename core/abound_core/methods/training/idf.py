@@ -10,11 +10,9 @@ from abound_core.methods.training.matrices import Csr, l2_normalise
 
 Weights = npt.NDArray[np.float32]
 
-LEAST = 0.01
-"""The minimum weight of a feature."""
+LEAST = 0.01  # weight of a feature
 
-LEAST_VALUE = np.finfo(np.float32).tiny
-"""The minimum weighted value, before rows are scaled: a smaller one could become 0."""
+LEAST_VALUE = np.finfo(np.float32).tiny  # of a weighted value, before rows are scaled: a smaller one could become 0
 
 
 def weights(X: Csr) -> Weights:

@@ -19,23 +19,16 @@ from abound_core.instances.vocabulary_kernels import find_vector
 from abound_core.measures import Ints, LabelSets
 
 Csr = sparse.csr_matrix
-"""Compressed sparse rows."""
 
-VALUES_AT_ONCE = 2**16
-"""Values of a matrix that are processed in a copy at a time."""
+VALUES_AT_ONCE = 2**16  # values of a matrix processed in a copy at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Hierarchy:
-    """Classes above the labels.
+    """Classes above the labels."""
 
-    Attributes
-    ----------
-    parents : csr_matrix of int8, shape (L + m, L + m)
-        1 at (i, j): node j is a parent of node i. The first L nodes are the labels; the other m are only above
-        others.
-    """
-
+    # int8, shape (L + m, L + m); 1 at (i, j): node j is a parent of node i. The first L nodes are the labels; the other
+    # m are only above others
     parents: Csr
 
     def __post_init__(self) -> None:
@@ -47,41 +40,25 @@ class Hierarchy:
 class Matrices:
     """A data set as matrices.
 
-    Attributes
-    ----------
-    X : csr_matrix of float32, shape (n, d)
-        Values > 0. Rows have length 1 (l2) or are empty; indices ascend in a row and are unique.
-    Y : csr_matrix of int8, shape (n, L)
-        1 for a label that the instance has; indices ascend in a row and are unique.
-    features : Vocabulary
-        The id of a feature's key is its column.
-    labels : list of str
-        The label of each column of ``Y``.
-    text : bool
-        Whether any instance was a text.
-    cooccurrence : csr_matrix of float32, shape (L, L), or None
-        Counts of label co-occurrence, if known from more than ``Y``.
-    hierarchy : Hierarchy or None
-    dense : list of bytes, n of them, or None
-        The dense part of each vector (``abound_core/instances/record.py``), or empty; None if they were not kept. No
-        method reads them.
-    names : bool array, shape (n,), or None
-        Whether each instance is the name of a label that was registered; None: none is.
-
     Raises
     ------
     ValueError
         Shapes do not match, a column is out of range, indices do not ascend, or a value is not finite or not > 0.
     """
 
+    # float32, shape (n, d); values > 0. Rows have length 1 (l2) or are empty; indices ascend in a row and are unique
     X: Csr
-    Y: Csr
-    features: Vocabulary
-    labels: list[str]
-    text: bool = False
+    Y: Csr  # int8, shape (n, L); 1 for a label that the instance has; indices ascend in a row and are unique
+    features: Vocabulary  # the id of a feature's key is its column
+    labels: list[str]  # the label of each column of ``Y``
+    text: bool = False  # whether any instance was a text
+    # float32, shape (L, L), or None; counts of label co-occurrence, if known from more than ``Y``
     cooccurrence: Csr | None = None
     hierarchy: Hierarchy | None = None
+    # the dense part of each vector (``abound_core/instances/record.py``), or empty; None if they were not kept. No
+    # method reads them
     dense: list[bytes] | None = None
+    # shape (n,), or None; whether each instance is the name of a label that was registered; None: none is
     names: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
@@ -103,7 +80,6 @@ class Matrices:
 
     @property
     def keys(self) -> list[bytes]:
-        """The feature key of each column of ``X``."""
         return [self.features.key(column) for column in range(len(self.features))]
 
     @property
@@ -114,16 +90,13 @@ class Matrices:
 
     @property
     def label_sets(self) -> LabelSets:
-        """The labels of each instance, as columns of ``Y``."""
         return LabelSets(self.Y.indptr.astype(np.int64), self.Y.indices.astype(np.int64))
 
     @property
     def label_counts(self) -> Ints:
-        """Number of instances with each label, shape (L,)."""
         return np.bincount(self.Y.indices, minlength=self.Y.shape[1]).astype(np.int64)
 
     def rows(self, places: npt.NDArray[np.int64]) -> Matrices:
-        """Return some of the instances, with all columns."""
         dense = self.dense and [self.dense[place] for place in places.tolist()]
         names = None if self.names is None else self.names[places]
         return replace(self, X=self.X[places], Y=self.Y[places], dense=dense, names=names)
@@ -152,7 +125,6 @@ class Matrices:
         return replace(self, X=_span(self.X, first, end), Y=_span(self.Y, first, end), dense=dense, names=names)
 
     def with_values(self, X: Csr) -> Matrices:
-        """Return the same data with other values for the same instances and features."""
         return replace(self, X=X)
 
 
@@ -167,10 +139,7 @@ def check_csr(name: str, matrix: Csr) -> None:
 
 
 def vector_rows(vectors: Iterable[bytes], features: Vocabulary) -> Csr:
-    """Return the rows of ``X`` for vectors, in the columns of a vocabulary; unknown features are left out.
-
-    The dense parts of the vectors are left out, too.
-    """
+    """Return the rows of ``X`` for vectors in the columns of ``features``, without unknown features and dense parts."""
     ids, values, ends = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
     for vector in map(without_dense, vectors):
         n = int.from_bytes(vector[:4], "little")
@@ -203,13 +172,6 @@ def hide_labels(data: Matrices, share: float, rng: np.random.Generator) -> Matri
 
     The counts of label co-occurrence still cover all assertions (Wadbude et al., section "Coping with missing
     labels"). Instances may be left without any label.
-
-    Parameters
-    ----------
-    data : Matrices
-    share : float
-        0 to 1.
-    rng : Generator
     """
     Y = data.Y.astype(np.float32)
     together = sparse.csr_matrix(Y.T @ Y)

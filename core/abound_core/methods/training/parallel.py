@@ -34,8 +34,6 @@ class Threads:
     shares_memory = True
 
     def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], on_piece: OnPiece | None) -> list[T]:
-        """Return ``work(*piece)`` for each piece, in the order of the pieces."""
-
         def one(number: int, piece: tuple[Any, ...]) -> T:
             if on_piece is not None:
                 on_piece(number)
@@ -59,24 +57,13 @@ def executed_by(executor: Executor) -> Iterator[None]:
 
 
 def is_distributed() -> bool:
-    """Return whether pieces run outside of this process."""
     return not _executor.get().shares_memory
 
 
 def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], on_piece: OnPiece | None = None) -> list[T]:
-    """Return ``work(*piece)`` for each piece, in the order of the pieces.
+    """Return ``work(*piece)`` for each piece, in the order of the pieces; ``work`` must not change shared data.
 
-    Parameters
-    ----------
-    work : callable
-        Must not change shared data.
-    pieces : sequence of tuples
-    on_piece : callable, optional
-        Called with a number from 0 on, before each piece or while waiting for it; an exception in it ends the work.
-
-    Raises
-    ------
-    ClusterUnavailable
-        The Dask cluster is not there, or was lost. Exceptions of ``work`` and ``on_piece`` are raised too.
+    ``on_piece`` is called with a number from 0 on, before each piece or while waiting for it; an exception in it ends
+    the work. Raises ClusterUnavailable if the Dask cluster is not there, or was lost.
     """
     return _executor.get().map(work, pieces, on_piece)

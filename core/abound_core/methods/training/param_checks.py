@@ -6,24 +6,20 @@ from collections.abc import Sequence
 
 
 def number(name: str, value: object, low: float, high: float) -> None:
-    """Raise ValueError unless the value is a number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError(f"{name} must be a number from {low:g} to {high:g}")
 
 
 def whole(name: str, value: object, low: int, high: int) -> None:
-    """Raise ValueError unless the value is a whole number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name} must be a whole number from {low} to {high}")
 
 
 def flag(name: str, value: object) -> None:
-    """Raise ValueError unless the value is true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false")
 
 
 def choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise ValueError unless the value is one of ``choices``."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}")

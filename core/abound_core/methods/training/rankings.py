@@ -16,15 +16,7 @@ __all__ = ["Rankings", "dense_top", "in_blocks", "joined", "of_padded"]
 
 
 def dense_top(scores: npt.NDArray[Any], k: int) -> Rankings:
-    """Rank the best ``k`` labels of each row, equal scores by label id.
-
-    Parameters
-    ----------
-    scores : float32 or float64 array, shape (n, L)
-        -inf for a label that must not be ranked; no NaN.
-    k : int
-        More than L means L.
-    """
+    """Rank the best ``k`` labels of each row of scores (n, L), equal scores by label id; -inf: not ranked; no NaN."""
     n, k = scores.shape[0], min(k, scores.shape[1])
     ids, best = np.empty((n, k), np.int32), np.empty((n, k), np.float64)
     counts = np.empty(n, np.int64)
@@ -40,7 +32,6 @@ def of_padded(ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float64], count
 
 
 def joined(blocks: Sequence[Rankings]) -> Rankings:
-    """Concatenate the rankings of blocks of rows."""
     sizes = [np.diff(block.starts) for block in blocks]
     starts = np.concatenate(([0], np.cumsum(np.concatenate(sizes) if sizes else []))).astype(np.int64)
     ids = np.concatenate([np.zeros(0, np.int64), *(block.ids for block in blocks)])
@@ -48,16 +39,6 @@ def joined(blocks: Sequence[Rankings]) -> Rankings:
 
 
 def in_blocks(n: int, size: int, rank: Callable[[int, int], Rankings]) -> Rankings:
-    """Rank rows in blocks, on as many threads or machines as ``joblib.parallel_config`` sets (one by default).
-
-    Parameters
-    ----------
-    n : int
-        Rows.
-    size : int
-        Rows of a block.
-    rank : callable
-        ``rank(first, end)`` returns the rankings of these rows and changes no shared data.
-    """
+    """Rank rows in blocks by ``rank(first, end)``, which changes no shared data, on the executor of ``spread``."""
     bounds = [(first, min(first + size, n)) for first in range(0, n, size)]
     return joined(spread(rank, bounds))

@@ -13,16 +13,7 @@ from abound_core.methods.training.progress import Progress
 
 
 def pieces(costs: Ints, most: int, rows: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of blocks of rows that cost at most ``most`` and have at most ``rows`` rows; at least one row.
-
-    Parameters
-    ----------
-    costs : int64 array, shape (n,)
-        Cost of each row, >= 0.
-    most : int
-    rows : int or None
-        None: no limit.
-    """
+    """Yield (first, end) of blocks of rows that cost at most ``most`` and have 1 to ``rows`` rows."""
     n = len(costs)
     sums = np.concatenate(([0], np.cumsum(costs)))
     first = 0
