@@ -17,8 +17,7 @@ from abound_core.types import START, Offset, Ranking
 
 LIVE = "live"
 
-PROBABILITY = b',"probability":'
-"""The JSON between the score of a label and its probability."""
+PROBABILITY = b',"probability":'  # between the score of a label and its probability
 
 
 class LabelFragments(dict[int, bytes]):
@@ -28,15 +27,12 @@ class LabelFragments(dict[int, bytes]):
         self._labels = live.labels
 
     def __missing__(self, class_id: int) -> bytes:
-        """Encode the JSON of one class."""
         head = b'},{"label":%b,"score":' % encoder.encode(self._labels.key(class_id).decode())
         self[class_id] = head
         return head
 
 
 class AnswerEncoder:
-    """Encodes rankings as answers."""
-
     def __init__(self) -> None:
         self._fragments: WeakKeyDictionary[LiveModel, LabelFragments] = WeakKeyDictionary()
         self._newest_live: Callable[[], LiveModel | None] = lambda: None
@@ -46,7 +42,6 @@ class AnswerEncoder:
         self._tail = _tail(self._offset_text)
 
     def offset_text(self, offset: Offset) -> str:
-        """Return the offset as text, cached while it does not change."""
         if offset is not self._offset:
             self._offset, self._offset_text = offset, str(offset)
             self._tail = _tail(self._offset_text)
@@ -93,7 +88,6 @@ class AnswerEncoder:
 
 
 def add_names(live: LiveModel, labels: list[ScoredLabel]) -> None:
-    """Add the names of registered labels, and which of them have no instance."""
     for scored in labels:
         class_id = live.labels.find(scored.label.encode())
         if class_id >= 0:
@@ -102,5 +96,4 @@ def add_names(live: LiveModel, labels: list[ScoredLabel]) -> None:
 
 
 def _tail(offset: str) -> bytes:
-    """Return the JSON behind the labels."""
     return b'],"offset":"%b","version":"live"}' % offset.encode()

@@ -75,13 +75,7 @@ Report = Callable[[str, float], None]
 
 
 def create_app(settings: Settings, report: Report | None = None) -> Application:
-    """Return the application. Its lifespan starts the replica, waits until it has caught up with the log, and stops it.
-
-    Parameters
-    ----------
-    report : callable, optional
-        Called with the stage of the start and its progress, 0..1.
-    """
+    """Return the application. Its lifespan starts the replica, waits until it has caught up, and stops it."""
     return Application(settings, report or _ignore_progress)
 
 
@@ -193,7 +187,6 @@ class Application(FastAPI):
             self.include_router(routes.router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if self._is_observed and scope["type"] == "http":
             await self._answer_observed(scope, receive, send)
         else:
@@ -233,7 +226,6 @@ class Application(FastAPI):
             return
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document, including the hot routes."""
         if self.openapi_schema is None:
             self.openapi_schema = document(self)
         return self.openapi_schema
@@ -243,7 +235,6 @@ class Application(FastAPI):
         return health.unready_reason(self, self.state.parts.replica.status())
 
     def fast_path(self, url: bytes) -> FastAnswer | None:
-        """Return the function that may answer a POST to a path immediately, or None."""
         if url == b"/classify":
             return self._classify_default
         if url.startswith(b"/models/") and url.endswith(b"/classify") and url.isascii():

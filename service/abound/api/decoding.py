@@ -35,28 +35,17 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 ABSENT = (b"", b"null")
 
-MAX_INTEGER_DIGITS = 4300
-"""Most digits of an integer that the decoder reads."""
-
+MAX_INTEGER_DIGITS = 4300  # the decoder reads no longer integers
 MAX_FIELD_CHARACTERS = 200
 
-LARGE_BODY = 2**17
-"""Bytes of a body up to which it is decoded in one call."""
-
-LONG_TEXT = 2**13
-"""Bytes of a text up to which it is analyzed on the event loop: at most 12 ms, and half of it for n-grams."""
-
-MAX_WORK = 2**20
-"""Most values, times 4, and escapes of one instance; more if the settings allow more features."""
-
-MAX_DETAILS_WORK = 2**17
-"""The same for JSON that becomes Python objects. They take longer to make."""
-
+LARGE_BODY = 2**17  # bytes; longer bodies are decoded element by element
+LONG_TEXT = 2**13  # bytes of a text that the event loop analyzes: at most 12 ms, and half of the bytes for n-grams
+MAX_WORK = 2**20  # values, times 4, and escapes of one instance; more if the settings allow more features
+MAX_DETAILS_WORK = 2**17  # the same for JSON that becomes Python objects, which take longer to make
 _thread = ThreadPoolExecutor(1, "decode")
 
 
 async def in_thread(work: Callable[..., _T], *given: Any) -> _T:
-    """Return the result of a function that would hold the event loop too long."""
     return await asyncio.get_running_loop().run_in_executor(_thread, work, *given)
 
 
@@ -71,14 +60,8 @@ async def decode_batch(
 ) -> _T:
     """Decode JSON of any size; raise what ``decode`` raises, and InvalidInstance if it has too many values.
 
-    Parameters
-    ----------
-    decoder
-    body : bytes
-    name, element, max_elements
-        The array in ``body`` that may be long, the decoder of its elements, and how many it may have.
-    max_work : int
-        Most work of one element, and of the rest of the body.
+    ``name`` is the array in ``body`` that may be long, ``element`` the decoder of its elements. ``max_work`` bounds the
+    work of one element, and of the rest of the body.
     """
     if len(body) <= LARGE_BODY:
         return decode(decoder, body)
@@ -146,10 +129,7 @@ def _is_for_half_pair(error: Exception, body: bytes) -> bool:
 
 
 def _out_of_range(body: bytes) -> InvalidInstance | None:
-    """Return the error for the first number that is too large.
-
-    Unlike the decoder's error, it has the number's path with the keys of objects.
-    """
+    """Return the error for the first number that is too large, with its path, which the decoder's error lacks."""
     try:
         whole = json.loads(body, parse_int=lambda digits: 0 if len(digits) <= MAX_INTEGER_DIGITS else math.inf)
     except (ValueError, RecursionError):
@@ -171,7 +151,6 @@ def _out_of_range(body: bytes) -> InvalidInstance | None:
 
 
 async def vector_of(live: LiveModel, instance: Instance) -> bytes:
-    """Return the vector of an instance, in a thread if it is long."""
     if not is_long(live, instance):
         return vector_immediately(live, instance)
     config = live.config
@@ -187,7 +166,6 @@ async def vector_of(live: LiveModel, instance: Instance) -> bytes:
 
 
 def vector_immediately(live: LiveModel, instance: Instance) -> bytes:
-    """Return the vector of an instance that is not long."""
     return _vector(live.vectorizer, instance, live.check_dimension)
 
 
@@ -230,35 +208,25 @@ async def with_warning(live: LiveModel, answer: bytes, features: Iterable[msgspe
 
 
 def add_warning(answer: bytes, warning: str | None) -> bytes:
-    """Return the JSON of an answer with a ``warning``."""
     return answer if warning is None else b'%b,"warning":%b}' % (answer[:-1], encoder.encode(warning))
 
 
 async def warning_about(live: LiveModel, features: bytes) -> str | None:
-    """Return the warning if negative numbers of an instance are ignored."""
     if live.config.negative != "ignore":
         return None
     return await in_thread(warning_of, features) if len(features) > LONG_JSON else warning_of(features)
 
 
 def max_work_of(limits: Limits) -> int:
-    """Return the most work of decoding one instance."""
     return MAX_WORK + 2 * kernels.VALUE_WORK * limits.max_features
 
 
 class LineWarnings:
-    """Warnings about the lines of one request; only the first one is given.
-
-    Attributes
-    ----------
-    is_given : bool
-        Whether an answer has a warning.
-    """
+    """Warnings about the lines of one request; only the first one is given."""
 
     is_given = False
 
     async def of(self, live: LiveModel, features: msgspec.Raw) -> str | None:
-        """Return the warning if negative numbers of a line are ignored and no line before it had a warning."""
         return None if self.is_given else await warning_about(live, bytes(features))
 
 

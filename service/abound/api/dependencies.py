@@ -31,8 +31,7 @@ from abound_core.errors import ArtifactsUnavailable, InvalidInstance, Overloaded
 from abound_core.limits import MODEL_NAME
 from abound_core.types import Offset
 
-MODELS_AT_ONCE = 50
-"""Models of which ``Parts.update_metrics`` reads the figures without giving way to requests, about 1 ms."""
+MODELS_AT_ONCE = 50  # models whose figures are read without giving way to requests, about 1 ms
 
 
 class Parts(NamedTuple):
@@ -51,7 +50,6 @@ class Parts(NamedTuple):
     learning: LearnService
 
     async def update_metrics(self) -> None:
-        """Update the metrics. Gives way to other tasks after every ``MODELS_AT_ONCE`` models."""
         self.telemetry.flush()
         self.telemetry.count_refused(take_problem_counts())
         self.telemetry.count_unchecked(self.rates.take_unchecked_count())
@@ -86,13 +84,11 @@ class Parts(NamedTuple):
 
 
 async def parts(request: Request) -> Parts:
-    """Return the parts of the application that received the request."""
     found: Parts = request.app.state.parts
     return found
 
 
 async def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
-    """Return the replica."""
     return found.replica
 
 
@@ -107,7 +103,6 @@ async def artifacts(replica: Annotated[Replica, Depends(replica)]) -> ArtifactSt
 
 
 async def actor(request: Request) -> Actor:
-    """Return the sender of the request, for the audit log."""
     return actor_of(request.scope)
 
 
@@ -118,23 +113,15 @@ async def grant(request: Request) -> Grant | None:
 
 
 class RequestBound:
-    """A dependency that bounds how many requests of one kind a process serves at the same time.
-
-    Attributes
-    ----------
-    most : int
-    count : int
-        Requests in progress.
-    """
+    """A dependency that bounds how many requests of one kind a process serves at the same time."""
 
     def __init__(self, most: int, kind: str, retry_after: float) -> None:
         self.most = most
-        self.count = 0
+        self.count = 0  # requests in progress
         self._kind = kind
         self._retry_after = retry_after
 
     async def __call__(self) -> AsyncIterator[None]:
-        """Count the request until its scope ends; raise Overloaded when ``most`` are in progress."""
         if self.count >= self.most:
             raise Overloaded(f"this replica has {self.most} {self._kind} already", retry_after=self._retry_after)
         self.count += 1
@@ -145,15 +132,7 @@ class RequestBound:
 
 
 def trusted_model(replica: Replica, name: str) -> ReplicatedModel:
-    """Return the model of this name, if it can answer and learn.
-
-    Raises
-    ------
-    UnknownModel, InvalidInstance
-        There is no such model; the name is not valid.
-    NotReady
-        The state of the model cannot be trusted now.
-    """
+    """Return the model of this name; raise NotReady if its state cannot be trusted now."""
     try:
         model = replica.model(name)
     except UnknownModel:
@@ -195,6 +174,5 @@ async def check_query(request: Request) -> None:
 
 
 def _query_of(dependant: Dependant) -> set[str]:
-    """Return the names of the query parameters of a route and of its dependencies."""
     own = {field.alias for field in dependant.query_params}
     return own.union(*map(_query_of, dependant.dependencies))

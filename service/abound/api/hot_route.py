@@ -88,7 +88,6 @@ class HotRoute:
         self._max_lines = settings.max_ndjson_lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that arrived through the router."""
         await self.handle(scope["path_params"].get("model", DEFAULT_MODEL), scope, receive, send)
 
     def answer_immediately(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str] | None:
@@ -110,7 +109,6 @@ class HotRoute:
         return answer, request_id_of(headers)
 
     async def handle(self, model: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request for ``model``."""
         started = perf_counter()
         headers: Headers = dict(scope["headers"])
         request_id: str = scope.get("request_id") or request_id_of(headers)

@@ -56,17 +56,7 @@ from abound_core.types import Offset
 
 
 class LearnService:
-    """Checks labelled instances and appends them.
-
-    Parameters
-    ----------
-    replica : Replica
-    settings : Settings
-        Gives the durability and the maximum wait for an event to be applied.
-    remember_params : RememberParams
-    changing : ConfigChanges
-    budget : MemoryBudget
-    """
+    """Checks labelled instances and appends them."""
 
     def __init__(
         self,
@@ -109,7 +99,6 @@ class LearnService:
     async def record(
         self, model: ReplicatedModel, config: ModelConfig, instance: LabelledInstance, new: RequestAdditions
     ) -> bytes:
-        """Check one labelled instance and return its record."""
         labels = _labels_part(instance, model.live.limits)
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
@@ -135,10 +124,7 @@ class LearnService:
     async def append(
         self, model: ReplicatedModel, config: ModelConfig, drafts: list[LearnDraft], wait: Wait
     ) -> list[LearnOutcome]:
-        """Append drafts of one request, or of several lines, and wait; drafts with a key until they are applied.
-
-        Raises what ``Replica.learn`` and ``MemoryBudget.check`` raise.
-        """
+        """Append drafts of one request, or of several lines, and wait; drafts with a key until they are applied."""
         if self._replica.model(model.name) is not model:
             raise UnknownModel(f"the model {model.name} was deleted, and another one was created under its name")
         self._changing.check(model, config)
@@ -163,18 +149,15 @@ async def draft_of(
 
 
 def predictions_of(instances: Iterable[LabelledInstance]) -> tuple[str, ...]:
-    """Return the ids of the remembered instances among ``instances``."""
     return tuple(one.prediction for one in instances if one.prediction is not None)
 
 
 def _labels_part(instance: LabelledInstance, limits: Limits) -> bytes:
-    """Return the labels part of an instance's record."""
     weight = 1.0 if instance.weight is None else instance.weight
     return pack_labels(instance.labels or (), limits, instance.rejected or (), instance.ignored or (), weight)
 
 
-MIN_PRUNED_LABELS = 4096
-"""Number of pending labels at which those learned in the meantime are removed."""
+MIN_PRUNED_LABELS = 4096  # pending labels at which those learned in the meantime are removed
 
 
 class VectorBudget:
@@ -185,7 +168,6 @@ class VectorBudget:
         self._left = limit
 
     def reserve(self, size: int) -> None:
-        """Reserve ``size`` bytes; raise TooLarge when fewer are left."""
         self._left -= size
         if self._left < 0:
             raise TooLarge(
@@ -277,15 +259,7 @@ class RequestAdditions:
         self._dimension = 0
 
     def check(self, labels: Collection[str], dimension: int = 0) -> None:
-        """Count what an instance adds; an instance that is refused counts for nothing.
-
-        Raises
-        ------
-        InvalidInstance
-            The first dense vector of the request does not have ``dimension`` numbers; 0: nothing is checked.
-        Conflict
-            These labels, with all pending ones, would be too many classes.
-        """
+        """Count what an instance adds, nothing if it is refused. A ``dimension`` of 0 is not checked."""
         if dimension and self._dimension not in (0, dimension):
             raise InvalidInstance(
                 f"vector has {dimension} numbers; the first one of this request has {self._dimension}", "vector"
@@ -324,7 +298,6 @@ class ConfigChanges:
 
 
 def answer_of(learned: LearnOutcome) -> LearnAnswer:
-    """Return the answer for one instance."""
     if learned.ranks is None or learned.updated is None:
         return LearnAnswer(str(learned.offset), learned.applied, learned.durability, None, None)
     return LearnAnswer(
@@ -372,7 +345,6 @@ _encode = msgspec.json.Encoder().encode  # features are still raw JSON and are h
 
 
 def idempotency_key_of(headers: Headers) -> str | None:
-    """Return the idempotency key of the header; raise InvalidInstance unless it is 1 to 255 printable characters."""
     given = headers.get(KEY_HEADER)
     if given is None:
         return None
@@ -402,10 +374,7 @@ async def body_hash(instances: list[LabelledInstance], source: str | None, pace:
 
 
 def earlier_result(model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
-    """Return the result of the first request with ``key`` that is applied; None when there is none.
-
-    Raise InvalidInstance when that request had another body.
-    """
+    """Return the applied result of the first request with ``key``; raise InvalidInstance when it had another body."""
     receipt = model.live.receipts.get(key)
     if receipt is None:
         return None

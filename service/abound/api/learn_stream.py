@@ -28,40 +28,23 @@ from abound.tasks import TimeSlice, run_together
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance
 
-GROUP_LINES = 256
-"""Most lines that are appended together."""
-
-GROUP_BYTES = 2**21
-"""Bytes of records at which a group is full."""
-
-GROUPS_AT_ONCE = 4
-"""Groups of one request that may wait for the log."""
+GROUP_LINES = 256  # lines that are appended together
+GROUP_BYTES = 2**21  # of records, at which a group is full
+GROUPS_AT_ONCE = 4  # groups of one request that may wait for the log
 
 
 _Line = tuple[int, AboundError | LearnOutcome | None, str | None]
 
 
 class PendingGroup(NamedTuple):
-    """A group of lines being appended.
-
-    ``lines`` has the number of each line, its error or earlier result, if any, and its warning; ``learned`` gives the
-    results of the others.
-    """
+    """A group of lines being appended; ``learned`` gives the results of lines without an error or earlier result."""
 
     lines: list[_Line]
     learned: asyncio.Task[list[LearnOutcome]] | None
 
 
 class LearnStream:
-    """Learns the lines of requests and answers them.
-
-    Parameters
-    ----------
-    learning : LearnService
-    rates : RateLimiter
-    request_bytes : int
-        Most bytes that one line may take in the log.
-    """
+    """Learns the lines of requests and answers them. A line takes at most ``request_bytes`` in the log."""
 
     def __init__(self, learning: LearnService, rates: RateLimiter, request_bytes: int) -> None:
         self._learning = learning
@@ -77,7 +60,6 @@ class LearnStream:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        """Learn all lines, and answer each of them in order."""
         groups: asyncio.Queue[PendingGroup | None] = asyncio.Queue(GROUPS_AT_ONCE)
         with self._learning.track_new_classes(model) as new:
             await run_together(
@@ -174,11 +156,9 @@ class _Group:
 
     @property
     def is_full(self) -> bool:
-        """Whether to append the group now."""
         return len(self.lines) >= GROUP_LINES or self.size >= GROUP_BYTES
 
     def accepts(self, wait: Wait, config: ModelConfig, draft: LearnDraft) -> bool:
-        """Return whether the draft of a line can be appended together with the lines of the group."""
         if self.wait is None:
             return True
         return self.wait == wait and self.config is config and self.size + len(draft.records) <= GROUP_BYTES
@@ -191,7 +171,6 @@ class _Group:
         draft: LearnDraft | LearnOutcome,
         warning: str | None,
     ) -> None:
-        """Add a line with its draft or its earlier result."""
         if isinstance(draft, LearnOutcome):
             self.lines.append((number, draft, warning))
             return

@@ -1,12 +1,7 @@
 """NDJSON requests and answers: read and sent line by line, neither waiting for the other.
 
-Three tasks run concurrently:
-
-1. The **request pump** receives the body and never waits for the answers. The size of a request is bounded, and
-   so is the memory that it holds. A client that sends everything before it reads anything is served.
-2. The **worker** takes the lines that have arrived, in order, and puts an answer for each. It pauses while too many
-   answers wait to be sent: a client that does not read gets no work done.
-3. The **answer pump** sends the answers that are ready, joined, as fast as the client reads.
+``RequestLines.pump`` receives, a worker puts an answer for each line, in order, and ``AnswerLines.pump`` sends. The
+three run concurrently, so a client that sends everything before it reads anything is served, in bounded memory.
 """
 
 from __future__ import annotations
@@ -18,9 +13,7 @@ from collections.abc import AsyncIterator
 from abound.api.request_body import NDJSON, BodyBudget, Disconnected, Receive, Send, too_large
 from abound_core.errors import AboundError, TooLarge
 
-MAX_WAITING_BYTES = 2**20
-"""Bytes of answers that may wait to be sent before the worker pauses."""
-
+MAX_WAITING_BYTES = 2**20  # of unsent answers, at which the worker pauses
 LINES_AT_ONCE = 512
 
 
@@ -36,13 +29,10 @@ class NdjsonLine:
 
 
 class RequestLines:
-    """The lines of a request's body.
+    """The lines of a request's body. A body over ``max_bytes`` or ``max_lines`` ends with a line that has the error.
 
-    Parameters
-    ----------
-    max_bytes, max_lines, max_line_bytes : int
-        A body over one of the first two limits ends with a line that has the error. A line over the third is
-        answered with a problem and skipped. Blank lines have a number, get no answer, and do not count.
+    A line over ``max_line_bytes`` is answered with a problem and skipped. Blank lines have a number, get no answer, and
+    do not count.
     """
 
     def __init__(self, receive: Receive, held: BodyBudget, max_bytes: int, max_lines: int, max_line_bytes: int) -> None:
@@ -62,11 +52,10 @@ class RequestLines:
 
     @property
     def has_more(self) -> bool:
-        """Whether more of the body has arrived."""
         return bool(self._pieces) or self._ended
 
     async def pump(self) -> None:
-        """Receive the body, up to its end or its limit."""
+        """Receive the body, up to its end or its limit. Never wait for the answers."""
         try:
             more = True
             while more and self._refusal is None:
@@ -95,7 +84,6 @@ class RequestLines:
         self._pieces.append(piece)
 
     def release(self) -> None:
-        """Release the bytes that were counted as held."""
         self._held.release(self._counted)
         self._counted = 0
 
@@ -175,24 +163,21 @@ class AnswerLines:
         self._size += len(line) + 1
 
     def flush(self) -> None:
-        """Wake the pump to send the lines put so far."""
         if self._lines:
             self._has_lines.set()
 
     async def wait_for_client(self) -> None:
-        """Wait while more than ``MAX_WAITING_BYTES`` of answers are unsent."""
+        """Wait while too many answers are unsent: a client that does not read gets no work done."""
         self.flush()
         while self._size > MAX_WAITING_BYTES:
             self._drained.clear()
             await self._drained.wait()
 
     def end(self) -> None:
-        """Mark the answer as complete."""
         self._ended = True
         self._has_lines.set()
 
     async def pump(self) -> None:
-        """Send the lines until the answer is complete."""
         while True:
             await self._has_lines.wait()
             self._has_lines.clear()

@@ -40,10 +40,7 @@ async def admit_lines(rates: RateLimiter, grant: Grant | None, lines: list[Ndjso
 
 
 async def _as_many(lines: list[NdjsonLine], take: Callable[[int], Awaitable[None]]) -> StoreUnavailable | None:
-    """Admit as many of the first lines as possible; the others get the error.
-
-    Return the error if the store could not count, so that the caller does not wait for it again.
-    """
+    """Admit as many of the first lines as possible; return the error if the store could not count."""
     lines = [line for line in lines if line.error is None]
     at, step = 0, len(lines)
     while at < len(lines):

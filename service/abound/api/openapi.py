@@ -36,8 +36,7 @@ REF = "#/components/schemas/{name}"
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
-FEEDBACK = ("labels", "rejected", "ignored", "weight")
-"""Fields of an instance to learn that a batch has none of."""
+FEEDBACK = ("labels", "rejected", "ignored", "weight")  # fields of an instance to learn that a batch has none of
 
 STATUS_DESCRIPTIONS = {
     400: "The body is not JSON.",
@@ -106,7 +105,6 @@ LEARN_EXAMPLES = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the entries of ``responses`` for problem documents with these statuses."""
     schema = {"$ref": REF.format(name="Problem")}
     return {
         status: {"description": STATUS_DESCRIPTIONS[status], "content": {PROBLEM_JSON.decode(): {"schema": schema}}}
@@ -115,10 +113,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def config_schema(update: str | None = None) -> dict[str, Any]:
-    """Return the schema of a configuration in a request: every field, all optional, with their defaults.
-
-    ``update``: the default update rule of the service.
-    """
+    """Return the schema of a configuration in a request: every field, all optional, with the service's defaults."""
     schema = ConfigShape.model_json_schema()
     analyzer = schema.pop("$defs")["AnalyzerShape"]
     schema["properties"]["analyzer"] = analyzer
@@ -144,7 +139,6 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """Return the complete OpenAPI document."""
     whole = get_openapi(
         title=app.title,
         version=app.version,
@@ -305,10 +299,7 @@ def _features_constraints(limits: Limits) -> dict[str, Any]:
 
 
 def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch.
-
-    An instance to learn has a true, a rejected or an ignored label.
-    """
+    """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch."""
     forms = []
     kinds = {"features": "object", "text": ["string", "object"], "vector": ["array", "object"]}
     for field, kind in (kinds | {"prediction": "string", "instances": "array"}).items():

@@ -58,8 +58,6 @@ class UnsupportedMedia(AboundError):
 
 
 class MethodNotAllowed(AboundError):
-    """The path exists, but does not answer this method."""
-
     def __init__(self, detail: str, allow: str) -> None:
         super().__init__(detail)
         self.allow = allow
@@ -70,8 +68,6 @@ class UnknownPath(AboundError):
 
 
 class ProblemKind(NamedTuple):
-    """The status, slug and title that all problems of one error class share."""
-
     status: int
     slug: str
     title: str
@@ -136,7 +132,6 @@ class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 def kind_of(error: AboundError) -> ProblemKind:
-    """Return the kind of the nearest ancestor class that has one."""
     for ancestor in type(error).__mro__:
         if ancestor in KINDS:
             return KINDS[ancestor]
@@ -186,7 +181,6 @@ def take_problem_counts() -> Counter[str]:
 
 
 def internal_problem(request_id: str) -> Problem:
-    """Return the problem document for an unexpected error; the log has the error under the same request id."""
     _counts[INTERNAL.slug] += 1
     return Problem(
         type=f"/problems/{INTERNAL.slug}",
@@ -198,7 +192,6 @@ def internal_problem(request_id: str) -> Problem:
 
 
 def stopping_error() -> NotReady:
-    """Return the error for a request in progress when the service has to stop."""
     return NotReady("the service is stopping; nothing of the request was done, send it again")
 
 
@@ -242,8 +235,6 @@ def decoding_error(error: Exception, known: Iterable[str] = ()) -> AboundError:
 
 
 class ProblemResponse(Response):
-    """A problem document as a response of FastAPI's routes."""
-
     media_type = PROBLEM_JSON.decode()
 
     def __init__(self, problem: Problem, headers: Mapping[str, str] | None = None, allow: str | None = None) -> None:

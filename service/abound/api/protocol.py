@@ -1,28 +1,8 @@
 """uvicorn's HTTP protocol with limits, problem documents for errors, and a fast path for requests answered from memory.
 
-**Limits** that uvicorn leaves open: the bytes of a request's head, the bytes of a whole request, the time until
-the head is complete, the time without progress of a body, and the connections of a process.
-
-**Joined writes.** The server writes the head and the body of an answer one after the other. These two system
-calls cost more than ranking does. The transport holds a head until the next write, at most until the event loop's
-next turn. A head that no body follows is sent all the same.
-
-**Fast path.** The normal path costs a task, a cycle of ASGI messages and a turn of the event loop, together as
-much as ranking. A POST skips them when:
-
-1. the head is complete, no other answer is in progress on the connection, and the path has a fast path
-2. the body arrived with the head, in the same piece of data
-3. the application returns an answer of status 200 without waiting
-
-In all other cases the request takes the normal path as if nothing had happened; refusals and failures do too.
-
-**Pipelined requests** are answered in order. A few are parsed in a turn of the event loop, so that other connections
-get a turn. While a parsed request waits for the answer to an earlier one, the connection keeps what follows unparsed,
-and reads no more. It thus holds one read and a few requests at most, however much the client sends.
-
-**Upgrades.** Java's ``HttpClient`` and others offer HTTP/2 with every request, in a header ``Upgrade``. RFC 9110,
-section 7.8, lets a server ignore it. The parser treats such a request as complete after its head, and stops.
-Another parser then reads the head without this header, and after it the rest of the data.
+uvicorn leaves open the bytes of a request's head, the bytes of a whole request, the time until the head is complete,
+the time without progress of a body, and the connections of a process. The fast path skips a task, a cycle of ASGI
+messages and a turn of the event loop, which together cost as much as ranking.
 """
 
 from __future__ import annotations
@@ -40,14 +20,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from abound.api.request_body import JSON, Headers
 
-MAX_JOINED_BYTES = 65_536
-"""Longest body that is copied behind its head."""
-
+MAX_JOINED_BYTES = 65_536  # longest body that is copied behind its head
 HEAD = b"HTTP/1.1 "
 
 
 class JoinedWrites(asyncio.Transport):
-    """A transport that sends the head of an answer together with its body, and asks ``read_on`` to resume reading."""
+    """A transport that sends the head of an answer together with its body, and asks ``read_on`` to resume reading.
+
+    The server writes them one after the other: two system calls, which cost more than ranking does.
+    """
 
     def __init__(self, transport: asyncio.Transport, read_on: Callable[[], None]) -> None:
         super().__init__()
@@ -66,40 +47,33 @@ class JoinedWrites(asyncio.Transport):
             self._transport.write(head)
         elif data[:9] == HEAD:
             self._head = bytes(data)
-            self._soon(self.flush)
+            self._soon(self.flush)  # at the latest: no body may follow
             return
         self._transport.write(data)
 
     def send(self, answer: bytes) -> None:
-        """Send a complete answer."""
         self.flush()
         self._transport.write(answer)
 
     def flush(self) -> None:
-        """Send the response head if it was held back."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
 
     def close(self) -> None:
-        """Send the response head if it was held back, then close."""
         self.flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close immediately."""
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Return whether the transport is closing or closed."""
         return self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information about the connection."""
         return self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
-        """Stop reading."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -107,42 +81,28 @@ class JoinedWrites(asyncio.Transport):
         self._read_on()
 
     def is_reading(self) -> bool:
-        """Return whether the transport is reading."""
         return self._transport.is_reading()
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that wait to be sent, including a held head."""
         return self._transport.get_write_buffer_size() + len(self._head)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Set the protocol of the connection."""
         self._transport.set_protocol(protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol of the connection."""
         return self._transport.get_protocol()
 
 
-MAX_TURN_REQUESTS = 16
-"""Maximum number of requests of a connection that are parsed in one turn of the event loop."""
-
-MAX_UNPARSED_BYTES = 2**26
-"""Maximum bytes that all connections together keep unparsed; a connection that exceeds it is closed."""
-
-HEAD_END = b"\r\n\r\n"
-"""The end of a head. The parser accepts no other line ends, so heads are counted without parsing them."""
-
-FastAnswer = Callable[[Headers, bytes], tuple[bytes, str] | None]
-"""Takes headers and a whole body; returns the JSON of an answer of status 200 and the request id, or None."""
-
+MAX_TURN_REQUESTS = 16  # requests of a connection that are parsed in one turn of the event loop
+MAX_UNPARSED_BYTES = 2**26  # kept by all connections together; one that exceeds it is closed
+HEAD_END = b"\r\n\r\n"  # the parser accepts no other line ends, so heads are counted without parsing them
+FastAnswer = Callable[[Headers, bytes], tuple[bytes, str] | None]  # headers and body to JSON and request id
 _NONE = object()
 
-FastPaths = Callable[[bytes], FastAnswer | None]
-"""Returns the function that may answer a POST to a path immediately, or None."""
+FastPaths = Callable[[bytes], FastAnswer | None]  # the URL of a POST to its fast path
 
 
 def no_fast_path(path: bytes) -> FastAnswer | None:
-    """Return None: every request takes the normal path."""
     return None
 
 
@@ -171,18 +131,15 @@ class FastPathConnection(HttpToolsProtocol):
         return self.scope is self._answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the connection."""
         self._socket = transport
         super().connection_made(JoinedWrites(transport, self._read_on))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Discard what is unparsed."""
         self._discard()
         self._fast_answer = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse data."""
         self._data = self._data[self._at :] + data if self._data else data
         self._at = 0
         self._parse()
@@ -201,9 +158,11 @@ class FastPathConnection(HttpToolsProtocol):
             return
         if not self.pipeline and not self.flow.read_paused:
             self._unset_keepalive_if_required()
+            # Only a few, so that other connections get a turn of the event loop.
             self._at = end = _end_of_turn(data, begin)
             self._feed(memoryview(data)[begin:end] if begin or end < len(data) else data)
         if self._at < len(data) and not self._socket.is_closing():
+            # Read no more: the connection holds one read and a few requests, however much the client sends.
             self._keep()
             return
         self._discard()
@@ -237,7 +196,6 @@ class FastPathConnection(HttpToolsProtocol):
                 self._socket.resume_reading()
 
     def _feed(self, data: bytes | memoryview) -> None:
-        """Give data to the parser."""
         pieces = [data]
         while pieces:
             piece = pieces.pop()
@@ -245,6 +203,9 @@ class FastPathConnection(HttpToolsProtocol):
                 self.parser.feed_data(piece)
             except HttpParserUpgrade as stopped:
                 if self._offers_upgrade():
+                    # Java's HttpClient and others offer HTTP/2 with every request; a server may ignore it (RFC 9110,
+                    # 7.8). This parser took the request as complete and stopped: another one reads the head without the
+                    # header, and the rest.
                     head = self._head_without_upgrade()
                     self.parser = HttpRequestParser(self)  # the other one skips what follows Connection: close
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
@@ -264,7 +225,7 @@ class FastPathConnection(HttpToolsProtocol):
         self.scope = {}  # type: ignore[typeddict-item]
 
     def on_headers_complete(self) -> None:
-        """Choose the fast or the normal path when the head is complete."""
+        # The fast path is for a POST that the application answers without waiting, and whose body came with its head.
         if self._is_plain():
             self._fast_answer = type(self).shortcuts(self.url)
             if self._fast_answer is not None:
@@ -274,14 +235,12 @@ class FastPathConnection(HttpToolsProtocol):
             self._use_normal_path()
 
     def on_body(self, body: bytes) -> None:
-        """Collect a piece of the body, or pass it to the normal path."""
         if self._fast_answer is None:
             super().on_body(body)
         else:
             self._body = self._body + body if self._body else body
 
     def on_message_complete(self) -> None:
-        """Answer the complete request immediately if possible, else pass it to the normal path."""
         if self._fast_answer is not None:
             try:
                 answer = self._fast_answer(self._headers, self._body)
@@ -293,6 +252,7 @@ class FastPathConnection(HttpToolsProtocol):
                 self.server_state.total_requests += 1
                 self.transport.send(self._response_bytes(*answer))
                 return
+            # It has to wait or is refused: the normal path answers as if nothing had happened.
             self._fall_back()
         if not self._offers_upgrade():
             super().on_message_complete()
@@ -319,7 +279,6 @@ class FastPathConnection(HttpToolsProtocol):
         )
 
     def _response_bytes(self, body: bytes, request_id: str) -> bytes:
-        """Return the bytes of an answer of status 200."""
         if self._defaults is not self.server_state.default_headers:
             self._defaults = self.server_state.default_headers
             self._default_lines = b"".join([b"%b: %b\r\n" % header for header in self._defaults])
@@ -339,7 +298,6 @@ class FastPathConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _fall_back(self) -> None:
-        """Move a request from the fast to the normal path."""
         self._fast_answer = None
         self._use_normal_path()
         if self._body:
@@ -357,9 +315,7 @@ def _end_of_turn(data: bytes, begin: int) -> int:
     return end if data.find(HEAD_END, end) >= 0 else len(data)
 
 
-STALL_CHECK_SECONDS = 5.0
-"""Interval at which connections are checked for stalled requests."""
-
+STALL_CHECK_SECONDS = 5.0  # interval at which connections are checked for stalled requests
 MAX_HEAD_CHECKS = 3
 MAX_BODY_CHECKS = 12
 """Number of checks after which a connection with an incomplete head, or a body without progress, is closed."""
@@ -390,10 +346,7 @@ class ClientConnection(FastPathConnection):
         import_bytes: int = 0,
         dataset_bytes: int = 0,
     ) -> type[ClientConnection]:
-        """Return the class for the connections of a process.
-
-        ``import_bytes`` bounds a request with a model or version file, ``dataset_bytes`` one with a data set.
-        """
+        """Return the class for a process; the last bounds are of requests with a model, version or data set file."""
         bounds = {
             "most_head_bytes": head_bytes,
             "most_request_bytes": request_bytes,
@@ -404,7 +357,6 @@ class ClientConnection(FastPathConnection):
         return type("BoundedConnection", (cls,), {**bounds, "shortcuts": staticmethod(shortcuts)})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the connection; refuse it when there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.most_connections:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "Service overloaded", "too many connections")
@@ -472,7 +424,6 @@ class ClientConnection(FastPathConnection):
             self.transport.abort()  # close would wait until the client has read everything
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that is not valid HTTP."""
         self._refuse(HTTPStatus.BAD_REQUEST, "malformed", "The request cannot be read", self._invalid_detail)
 
     def _in_head(self) -> bool:

@@ -23,9 +23,7 @@ Headers = Mapping[bytes, bytes]
 JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
 
-MAX_BODIES_BYTES = 512 * 2**20
-"""Bytes of bodies in several pieces that one process holds at a time; it refuses more as overload."""
-
+MAX_BODIES_BYTES = 512 * 2**20  # of bodies in several pieces that one process holds; more are refused as overload
 _sane_request_id = re.compile(rb"[!-~]{1,128}").fullmatch
 _process = secrets.token_hex(6)
 _numbers = itertools.count(1)
@@ -62,21 +60,18 @@ def media_of(headers: Headers, accepted: tuple[bytes, ...]) -> bytes:
 
 
 def check_coding(headers: Headers) -> None:
-    """Raise UnsupportedMedia when the body is compressed."""
     coding = headers.get(b"content-encoding", b"identity").strip().lower()
     if coding not in (b"identity", b""):
         raise UnsupportedMedia("the body is compressed; send it without Content-Encoding")
 
 
 def check_length(headers: Headers, limit: int) -> None:
-    """Raise TooLarge when ``Content-Length`` is over ``limit`` bytes."""
     length = headers.get(b"content-length")
     if length is not None and len(length) > 3 and length.isdigit() and int(length[:20]) > limit:
         raise too_large(limit)
 
 
 def too_large(limit: int) -> TooLarge:
-    """Return the error for a body over ``limit`` bytes."""
     return TooLarge(f"the body is larger than {limit} bytes")
 
 
@@ -87,27 +82,16 @@ class BodyBudget:
         self._bytes = 0
 
     def reserve(self, size: int) -> None:
-        """Count ``size`` more bytes; raise Overloaded, without counting them, when they exceed the limit."""
         if self._bytes + size > MAX_BODIES_BYTES:
             raise Overloaded("too many large request bodies at a time; try again")
         self._bytes += size
 
     def release(self, size: int) -> None:
-        """Release ``size`` bytes."""
         self._bytes -= size
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int, held: BodyBudget) -> bytes:
-    """Return the whole body.
-
-    Raises
-    ------
-    TooLarge
-        The body is over ``limit`` bytes, by its Content-Length or by the bytes received.
-    Overloaded
-        The process holds too many bytes of bodies.
-    Disconnected
-    """
+    """Return the whole body. Raise TooLarge, by Content-Length or by the bytes received, Overloaded or Disconnected."""
     check_length(headers, limit)
     message = await receive()
     if message["type"] == "http.disconnect":
@@ -147,7 +131,6 @@ async def send_answer(
     request_id: str,
     more: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
-    """Send a complete answer."""
     headers = [
         (b"content-type", media),
         (b"content-length", b"%d" % len(body)),

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from abound.api.app import Application
 
 
-READINESS_CHECK_SECONDS = 0.25
-"""Interval at which a change of ``/readyz`` is noticed."""
+READINESS_CHECK_SECONDS = 0.25  # between two looks at ``/readyz``
 
 
 class ReplicaServer(uvicorn.Server):
@@ -81,7 +80,6 @@ class ReplicaServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections and report that the replica is ready."""
         await super().startup(sockets)
         # Objects that exist now live as long as the process: exclude them from garbage collection.
         gc.collect()
@@ -90,7 +88,6 @@ class ReplicaServer(uvicorn.Server):
         self._reporter.send(Report(stage="ready", progress=1.0, ready=True, unready=self._unready or ""))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, report it, and finish the requests in progress."""
         self._reporter.send(Report(stage="stopping", ready=False))
         self._app.state.stopping = True
         await super().shutdown(sockets)
@@ -105,7 +102,6 @@ class ReplicaServer(uvicorn.Server):
                 self._reporter.send(Report(unready=unready or ""))
 
     async def close_stalled_connections(self) -> None:
-        """Close stalled connections periodically."""
         while True:
             await asyncio.sleep(STALL_CHECK_SECONDS)
             for connection in list(self.server_state.connections):
@@ -162,7 +158,6 @@ async def check_store(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Run the process and return its exit code."""
     words = child_main.parser("api.server", __doc__)
     words.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
     words.add_argument("--first", action="store_true", help="log the warnings that are the same for all replicas")

@@ -19,15 +19,9 @@ from abound.api.request_body import Headers
 
 MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
-CHART = "chart.js"
-"""Chart.js, as shipped by the package chartkick."""
-
-DIGEST_PLACEHOLDER = b"web/@/"
-"""The placeholder in the page for ``web/<digest>/``."""
-
-VERSION_PLACEHOLDER = b"@version"
-"""The placeholder in the page for the version of the product."""
-
+CHART = "chart.js"  # of Chart.js, as shipped by the package chartkick
+DIGEST_PLACEHOLDER = b"web/@/"  # in the page, for ``web/<digest>/``
+VERSION_PLACEHOLDER = b"@version"  # in the page, for the version of the product
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 CACHE_REVALIDATE = "no-cache"
 CACHE_NEVER = "no-store"
@@ -59,8 +53,6 @@ SECURITY_HEADERS = {
 
 
 class Asset(NamedTuple):
-    """A file in plain and compressed form."""
-
     media: str
     plain: bytes
     compressed: bytes
@@ -79,13 +71,7 @@ class Asset(NamedTuple):
 
 
 class StaticSite:
-    """All files of the page.
-
-    Attributes
-    ----------
-    digest : str
-        Digest of all files together, part of their URLs.
-    """
+    """All files of the page; ``digest``, part of their URLs, is that of all of them together."""
 
     def __init__(self) -> None:
         folder = files("abound").joinpath("web")
@@ -102,11 +88,9 @@ class StaticSite:
         self._assets = {name: asset(name, content) for name, content in contents.items()}
 
     def page(self, headers: Headers) -> Response:
-        """Return the page itself."""
         return self._page.response(headers, CACHE_REVALIDATE)
 
     def file(self, digest: str, name: str, headers: Headers) -> Response | None:
-        """Return a file of the page; None when there is none of this name."""
         found = self._assets.get(name)
         return (
             None if found is None else found.response(headers, CACHE_FOREVER if digest == self.digest else CACHE_NEVER)
@@ -114,7 +98,6 @@ class StaticSite:
 
 
 def asset(name: str, content: bytes) -> Asset:
-    """Return a file in both forms."""
     media = MEDIA[_kind(name)]
     return Asset(media, content, gzip.compress(content, 6, mtime=0), hashlib.sha256(content).hexdigest()[:24])
 

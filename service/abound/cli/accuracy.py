@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 
-WINDOW = 10_000
-"""Length of the window, in instances."""
-
+WINDOW = 10_000  # instances
 Score = dict[str, float | int | None]
 
 
@@ -38,7 +36,6 @@ class RunningAccuracy:
         return _score(self._all)
 
     def window(self) -> Score:
-        """Return the same over the window."""
         return _score(self._window)
 
 

@@ -122,7 +122,6 @@ def _recreate_model(client: Client) -> None:
 
 
 def _fill_gap(client: Client, before: str, after: str) -> dict[str, Any]:
-    """Return the labels that the model puts between two pieces of text, with explanations."""
     import msgspec
 
     from abound.datasets.austen import context

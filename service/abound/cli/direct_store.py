@@ -36,7 +36,6 @@ ArtifactsUrl = Annotated[
 
 
 def load_settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None = None) -> Settings:
-    """Return the settings of the service with these options."""
     from abound.settings import Settings
 
     return Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
@@ -94,7 +93,6 @@ def operator() -> Actor:
 
 @contextmanager
 def _suppress_logs() -> Iterator[None]:
-    """Suppress the log lines of the service below the level error."""
     import structlog
 
     before = structlog.get_config()

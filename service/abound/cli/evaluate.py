@@ -35,11 +35,8 @@ if TYPE_CHECKING:
     from abound_core.measures import Propensity
     from abound_core.methods.registry import Method
 
-LIVE_METHOD = "ff"
-"""The method that is the live index itself."""
-
-AUTO_PARAMS = "params=auto"
-"""Assignment that searches for the parameters; for the live index, for passes and margin."""
+LIVE_METHOD = "ff"  # the method that is the live index itself
+AUTO_PARAMS = "params=auto"  # searches for the parameters; for the live index, for passes and margin
 
 PROBABILITIES = {
     "prequential": "probabilities while learning",
@@ -48,8 +45,7 @@ PROBABILITIES = {
 }
 """Display names of the parts of ``calibration``."""
 
-EXTRA_MEASURES = ("recall_of_neighbors", "nearest_labels_that_are_siblings")
-"""Further figures that some methods report about their models, as fractions of 1."""
+EXTRA_MEASURES = ("recall_of_neighbors", "nearest_labels_that_are_siblings")  # that some methods report, 0 to 1
 
 
 def evaluate(
@@ -233,13 +229,7 @@ def _evaluate_live(
 
 @dataclass
 class _Files:
-    """The instances of some files, read from the start by each iteration.
-
-    Attributes
-    ----------
-    warning : str or None
-        The first warning about negative numbers in the instances read so far.
-    """
+    """The instances of some files, read from the start by each iteration, and the first warning about them."""
 
     names: list[str]
     columns: TableColumns
@@ -256,7 +246,6 @@ class _Files:
 
 
 def _show_warning(train: _Files, test: _Files, assignments: list[str] | None) -> None:
-    """Show the first warning about negative numbers unless they are learned."""
     from abound_core.config import ModelConfig
 
     warning = train.warning or test.warning

@@ -98,7 +98,6 @@ def begin_anew(
 
 
 def _with_model(work: Any, model: str, settings: Settings) -> Any:
-    """Return the result of ``work`` on a model and its artifact store."""
     from abound.artifacts.artifact_store import ArtifactStore
     from abound.log.catalog import read_catalog
 

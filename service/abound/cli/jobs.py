@@ -160,7 +160,6 @@ def _typed_strings(assignments: list[str], params: dict[str, Any], client: Clien
 
 
 def _follow(client: Client, job_id: str) -> dict[str, Any]:
-    """Show the progress of a job until it has ended, and return the job."""
     job: dict[str, Any] = {}
     with progress_bar(f"job {job_id}") as bar:
         bar.reset(1.0)
@@ -190,7 +189,6 @@ def _print_job(job: dict[str, Any], as_json: bool) -> None:
 
 
 def _exit_unless_succeeded(job: dict[str, Any]) -> None:
-    """Exit with code 1 if the job did not succeed."""
     if job["state"] != "succeeded":
         sys.stderr.write(f"abound: the job {job['id']} {job['state']}: {job['error'] or 'no reason given'}\n")
         raise typer.Exit(1)

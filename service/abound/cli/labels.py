@@ -25,11 +25,8 @@ from abound.cli.skos import ConceptId, read_concepts
 from abound.cli.skos import format_of as skos_format
 from abound_core.errors import Malformed
 
-BATCH = 500
-"""Labels of one request."""
-
-FIELDS = ("label", "name", "description", "parent")
-"""The fields of a label besides its metadata. In a table, all other columns are metadata."""
+BATCH = 500  # labels of one request
+FIELDS = ("label", "name", "description", "parent")  # in a table, all other columns are metadata
 
 
 def list_labels(

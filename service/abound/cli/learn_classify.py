@@ -46,27 +46,15 @@ if TYPE_CHECKING:
     from abound_core.instances.data_formats import DatasetInstance
     from abound_core.instances.tables import TableColumns
 
-SHOWN_REFUSALS = 5
-"""Number of refused lines that are shown; further ones are only counted."""
-
-POLL_SECONDS = 0.25
-"""Pause between two requests to a service that is starting."""
-
-ENDING_STATUSES = (401, 403, 404, 429, 500, 502, 503, 504)
-"""A line refused with one of these statuses ends the stream, since the next line would be refused as well."""
-
-OUTCOME_UNKNOWN = (500, 502, 504)
-"""A request refused with one of these statuses may have been processed, in part or as a whole."""
+SHOWN_REFUSALS = 5  # further refused lines are only counted
+POLL_SECONDS = 0.25  # between two requests to a service that is starting
+ENDING_STATUSES = (401, 403, 404, 429, 500, 502, 503, 504)  # end the stream: the next line would be refused, too
+OUTCOME_UNKNOWN = (500, 502, 504)  # the request may have been processed, in part or as a whole
 
 
-FLUSH_SECONDS = 1.0
-"""Longest time that an instance waits for others to fill its request."""
-
-CSV_COLUMNS = ("line", "rank", "label", "score", "probability", "error", "name")
-"""The columns of answers as CSV; the last one only with ``--names``."""
-
-READ_AHEAD = 64
-"""Number of instances that are read while others are being sent."""
+FLUSH_SECONDS = 1.0  # longest wait of an instance for others to fill its request
+CSV_COLUMNS = ("line", "rank", "label", "score", "probability", "error", "name")  # the last one only with ``--names``
+READ_AHEAD = 64  # instances that are read while others are being sent
 
 
 Skip = Annotated[int, typer.Option("--skip", min=0, help="Skip this many instances.")]
@@ -248,7 +236,6 @@ def classify(
 
 
 def _opened(output: Path) -> TextIO:
-    """Open a file to write answers; raise CommandFailed if that is impossible."""
     try:
         return output.open("w", encoding="utf-8")
     except OSError as error:
@@ -256,7 +243,6 @@ def _opened(output: Path) -> TextIO:
 
 
 def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of an answer, in the order of ``CSV_COLUMNS``."""
     labels = answer.get("labels") or []
     for rank, one in enumerate(labels, start=1):
         yield line, rank, one["label"], one["score"], one.get("probability"), None, one.get("name")
@@ -297,7 +283,6 @@ def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malforme
 
 
 def _why_nothing(verb: str, files: list[str], streamed: StreamStatistics) -> str:
-    """Return why no instance was sent."""
     one = streamed.first_unlabelled
     if one is None:
         bad = f"; lines that are not instances: {n:,}" if (n := streamed.counts["bad"]) else ""
@@ -352,10 +337,7 @@ class _ReadAhead:
         Thread(target=self._fill, args=(instances,), name="abound-reading", daemon=True).start()
 
     def __iter__(self) -> Iterator[DatasetInstance | None]:
-        """Yield the instances in order and raise their error.
-
-        Yields None after each second without an instance, so that the pending ones are sent.
-        """
+        """Yield the instances and raise their error; None after each second without one, to send the pending ones."""
         due = time.monotonic() + FLUSH_SECONDS
         while True:
             try:
@@ -371,7 +353,6 @@ class _ReadAhead:
             yield one
 
     def drain(self) -> Iterator[DatasetInstance]:
-        """Yield the instances that were read and not consumed."""
         with suppress(Empty):
             while True:
                 one = self._read.get_nowait()
@@ -390,7 +371,6 @@ class _ReadAhead:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM raise KeyboardInterrupt while the block runs."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -411,7 +391,6 @@ def _run(
     streamed: StreamStatistics,
     hidden: bool = False,
 ) -> None:
-    """Send every instance and match each answer to its instance."""
     from abound.client import ClientError, Interrupted, Refused, refusal_of
 
     sent: deque[DatasetInstance] = deque()
@@ -487,12 +466,10 @@ def _finish(summary: dict[str, Any], done: str, streamed: StreamStatistics, as_j
 
 
 def _with_fields(line: bytes, fields: dict[str, Any]) -> bytes:
-    """Return a non-empty JSON object with further fields appended."""
     return line[:-1] + b"," + json.dumps(fields).encode()[1:] if fields else line
 
 
 def _show_warning(instance: DatasetInstance, answer: dict[str, Any], streamed: StreamStatistics) -> None:
-    """Show the first warning of a stream. The service gives one for each request."""
     if "warning" in answer and not streamed.is_warned:
         streamed.is_warned = True
         error_console().print(f"{instance.location}: warning: {answer['warning']}", style="yellow", markup=False)

@@ -59,7 +59,6 @@ class Taught(BaseModel):
 
 
 def make_server(client: AsyncClient, name: str) -> MCPServer:
-    """Return an MCP server whose tools use the model ``name`` through ``client``."""
     server: MCPServer = MCPServer("abound", instructions=INSTRUCTIONS, log_level="WARNING")
     model = client.model(name)
 

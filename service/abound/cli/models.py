@@ -203,7 +203,6 @@ def _exists(client: Any, name: str) -> bool:
 
 
 def _show_score(stats: dict[str, Any]) -> None:
-    """Print the running score over all instances and over both windows, grouped by how often a label was learned."""
     from rich.console import Console
     from rich.table import Table
 
@@ -226,7 +225,6 @@ def _show_score(stats: dict[str, Any]) -> None:
 
 
 def _show_reranking(reranking: dict[str, Any], console: Any) -> None:
-    """Print the weights of the re-ranker, and its gain over the index alone."""
     from rich.table import Table
 
     table = Table("re-ranking", "R@1", "MRR", box=None, padding=(0, 2, 0, 0))
@@ -239,10 +237,7 @@ def _show_reranking(reranking: dict[str, Any], console: Any) -> None:
 
 
 def _show_reliability(calibration: dict[str, Any], console: Any) -> None:
-    """Print the reliability of the probabilities in ten bins: of all instances, and of the newest ones.
-
-    Each bin has its number of labels, their mean estimate and the fraction that was true.
-    """
+    """Print the reliability of the probabilities by bin: number of labels, mean estimate, fraction that was true."""
     from rich.table import Table
 
     columns = ("labels", "estimate", "true")

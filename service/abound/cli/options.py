@@ -26,9 +26,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 _NUMBERS = re.compile(r"\d+(,\d+)+")
 
-UNLIMITED_WIDTH = 100_000
-"""Width in columns of output that is not a terminal."""
-
+UNLIMITED_WIDTH = 100_000  # columns of output that is not a terminal
 Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="URL of the service.", show_default=True)]
 
 
@@ -101,7 +99,6 @@ def columns_of(
     vector: str | None,
     ignore: list[str] | None,
 ) -> TableColumns:
-    """Return the roles of the columns of a table. Raises typer.BadParameter for an empty separator."""
     from abound_core.instances.tables import TableColumns
 
     if label_separator == "":
@@ -141,7 +138,6 @@ def changes_of(assignments: list[str] | None) -> dict[str, Any]:
 
 
 def config_of(assignments: list[str] | None) -> ModelConfig:
-    """Return the default configuration with these changes. Raises typer.BadParameter for an invalid field."""
     from abound_core.config import ModelConfig
 
     try:
@@ -173,13 +169,11 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print one line of JSON to standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def print_result(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:
-    """Print the answer as JSON, or a sentence for people."""
     if as_json:
         print_json(answer)
     else:
@@ -194,7 +188,6 @@ def error_console() -> Console:
 
 
 def print_table(title: str, rows: Mapping[str, object]) -> None:
-    """Print names and values for people, one pair per line."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -219,10 +212,7 @@ def print_rows(
     whole: Collection[str],
     right: Collection[str] = (),
 ) -> None:
-    """Print a table for people. Columns named in ``whole`` are never wrapped, so they can be copied; others wrap.
-
-    Columns named in ``right`` are aligned to the right.
-    """
+    """Print a table. Columns in ``whole`` are never wrapped, so they can be copied; ``right`` aligns to the right."""
     from rich.table import Table
 
     console = table_console()
@@ -239,7 +229,6 @@ def print_rows(
 
 
 def format_value(value: object) -> str:
-    """Format a value for people, a mapping with one line for each of its values."""
     if isinstance(value, Mapping):
         return "\n".join(f"{name}: {_format_line(item)}" for name, item in value.items())
     return _format_line(value)
@@ -262,10 +251,8 @@ def _format_line(value: object) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Format seconds since 1970 as local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def counted(n: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: ``1 instance``, ``2 instances``."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

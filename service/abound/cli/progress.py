@@ -18,15 +18,12 @@ class ProgressBar:
         self._task = task
 
     def reset(self, total: float | None) -> None:
-        """Restart at 0 of ``total``; None means an unknown total."""
         self._progress.reset(self._task, total=total)
 
     def advance_to(self, done: float) -> None:
-        """Set how much of the total is done."""
         self._progress.update(self._task, completed=done)
 
     def set_text(self, text: str) -> None:
-        """Set the text behind the bar."""
         self._progress.update(self._task, said=text)
 
 

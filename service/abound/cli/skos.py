@@ -14,18 +14,12 @@ from abound_core.errors import Malformed
 if TYPE_CHECKING:
     from rdflib import Graph, Node
 
-ConceptId = Literal["uri", "notation", "name"]
-"""What becomes the label of a concept."""
-
-FORMATS = {".ttl": "turtle", ".rdf": "xml", ".nt": "nt", ".jsonld": "json-ld"}
-"""Formats of rdflib by suffix; ``.gz`` may follow."""
-
-MAX_DESCRIPTION = 4096
-"""Characters of a description; further alternative labels are left out."""
+ConceptId = Literal["uri", "notation", "name"]  # what becomes the label of a concept
+FORMATS = {".ttl": "turtle", ".rdf": "xml", ".nt": "nt", ".jsonld": "json-ld"}  # by suffix; ``.gz`` may follow
+MAX_DESCRIPTION = 4096  # characters; further alternative labels are left out
 
 
 def format_of(file: str) -> str | None:
-    """Return the format of rdflib that a file's suffix names, or None."""
     stem = file.removesuffix(".gz")
     return next((form for suffix, form in FORMATS.items() if stem.endswith(suffix)), None)
 
@@ -33,19 +27,8 @@ def format_of(file: str) -> str | None:
 def read_concepts(file: str, language: str, label: ConceptId) -> Iterator[dict[str, Any]]:
     """Yield the concepts of a file, ordered by URI, as registrations. The file is held in memory.
 
-    Parameters
-    ----------
-    file : str
-        Path or URL.
-    language : str
-        Language of the texts, as in ``en``. Where a concept has none in it, those without a language count.
-    label : ``uri`` | ``notation`` | ``name``
-        What becomes the label.
-
-    Raises
-    ------
-    Malformed
-        The file cannot be read, has no concepts, or a concept has no such label.
+    Where a concept has no texts in ``language``, those without a language count. Raises Malformed if there are no
+    concepts, or one has no such label.
     """
     graph = _parsed(file)
     from rdflib import OWL, RDF, SKOS, Literal, URIRef

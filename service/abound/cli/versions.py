@@ -28,8 +28,7 @@ versions = typer.Typer(
 
 VersionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the version.")]
 MEASURES = ("R@1", "R@5", "MRR", "P@1")
-WIDE_TERMINAL = 120
-"""Width of a terminal, in columns, from which on the table shows every measure."""
+WIDE_TERMINAL = 120  # columns from which on the table shows every measure
 
 
 @versions.command("list")

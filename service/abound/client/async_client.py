@@ -279,7 +279,6 @@ class AsyncClient(
         return in_thread(read_pieces(path))
 
     async def _events(self, path: str) -> AsyncIterator[Answer]:
-        """Yield the data of server-sent events."""
         async with self._open("GET", path, "the events") as response:
             async for line in response.aiter_lines():
                 if line.startswith("data: "):

@@ -21,15 +21,12 @@ import msgspec
 
 from abound_core.errors import AboundError
 
-Answer = dict[str, Any]
-"""A JSON document of the service; ``/openapi.json`` describes each."""
-
+Answer = dict[str, Any]  # a JSON document; ``/openapi.json`` describes each
 Shape = TypeVar("Shape")
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
-MAX_RETRY_AFTER_DIGITS = 9
-"""Most digits of a ``Retry-After`` header; longer values are ignored."""
+MAX_RETRY_AFTER_DIGITS = 9  # longer values of ``Retry-After`` are ignored
 
 
 _decode = msgspec.json.Decoder(Answer).decode
@@ -50,15 +47,7 @@ class ClientError(AboundError):
 
 
 class Refused(ClientError):
-    """The service answered with a problem document.
-
-    Parameters
-    ----------
-    status : int
-        The HTTP status.
-    problem : dict
-        The problem document: ``title``, ``detail``, ``field`` and any other fields.
-    """
+    """The service answered with ``problem``, a document with ``title``, ``detail``, ``field`` and any other fields."""
 
     def __init__(self, status: int, problem: Answer) -> None:
         self.status = status
@@ -89,7 +78,6 @@ def refusal_of(answer: Answer) -> Refused | None:
 
 
 def model_exists(name: str) -> ValueError:
-    """Return the error of ``create`` for a model that exists."""
     return ValueError(
         f"the model {name!r} exists; leave out create, or change it with client.configure({name!r}, {{...}})"
     )
@@ -157,10 +145,7 @@ def bearer_header(key: str | None) -> dict[str, str]:
 
 
 def no_cookies() -> CookieJar:
-    """Return a jar that accepts no cookies.
-
-    A load balancer's cookie would tie the client to one replica, and a malformed cookie breaks its requests.
-    """
+    """Return a jar that accepts none: one would tie the client to a replica, a malformed one breaks its requests."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
@@ -189,7 +174,6 @@ def is_on_this_machine(url: str) -> bool:
 
 
 def _is_behind_proxy(url: str) -> bool:
-    """Return whether the environment names a proxy for this URL."""
     parsed = httpx.URL(url)
     if is_on_this_machine(url) or proxy_bypass(parsed.host):
         return False

@@ -56,22 +56,15 @@ from abound_core.limits import DATASET_LIMITS
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 
-INTERCEPT = "(intercept)"
-"""The feature that every row of numbers has."""
-
-MOST_RANKED = 1000
-"""Most labels that a service ranks for an instance."""
-
+INTERCEPT = "(intercept)"  # the feature that every row of numbers has
+MOST_RANKED = 1000  # labels that a service ranks for an instance
 TEXTS, NUMBERS, FRAME = "texts", "rows of numbers", "a frame with other columns than numbers"
 """The kinds of rows, as errors name them."""
 
 AS_INDICATOR = "for several labels per row use MultiLabelBinarizer().fit_transform(y)"
 
-TYPES_OF_NUMBERS = ("bool", "decimal", "float", "int", "sparse", "uint")
-"""How the names of types of numbers start, in pandas and Polars, in lower case."""
-
-PREDICT_BATCH = 256
-"""Number of rows that are predicted together; memory holds the scores of all classes for each."""
+TYPES_OF_NUMBERS = ("bool", "decimal", "float", "int", "sparse", "uint")  # how the names of such types start
+PREDICT_BATCH = 256  # rows; memory holds the scores of all classes for each
 
 
 class ApiKey(str):
@@ -163,7 +156,6 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def key(self) -> str | None:
-        """The API key."""
         key: str | None = self.__dict__["key"]
         return key
 
@@ -343,7 +335,6 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"X has {kind}, but the estimator learned {self._kind}")
 
     def _numbers(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-        """Return what ``validate_data`` returns for rows of numbers."""
         try:
             return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, **options)
         except ValueError as error:
@@ -394,7 +385,6 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield always | {named[place]: value for place, value in zip(places, values, strict=True) if value} or None
 
     def _estimates(self, X: Any) -> tuple[npt.NDArray[Any], Iterator[Estimates]]:
-        """Return the classes, and for each block of rows the estimates of these classes."""
         blocks = self._blocks(X)
         classes, columns = self._known
         return classes, (self._estimate(block, columns) for block in blocks)
@@ -486,22 +476,13 @@ def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArr
     return cast
 
 
-Row = Mapping[str, float] | str | npt.NDArray[np.float32] | DatasetInstance
-"""The features of an instance, its text, its vector, or several of them."""
-
-Ranked = list[tuple[str, float, float]]
-"""Labels with score and probability, best first. The probability is 0 if the model does not calibrate."""
-
-Estimates = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
-"""Scores and probabilities, each of shape (n, n_classes). Without calibration the probabilities are 0."""
-
-LEARN_BATCH = 256
-"""Number of instances that the index in this process learns per batch."""
-
+Row = Mapping[str, float] | str | npt.NDArray[np.float32] | DatasetInstance  # features, a text, a vector
+Ranked = list[tuple[str, float, float]]  # label, score, probability (0 if not calibrated), best first
+Estimates = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # scores, probabilities, (n, n_classes)
+LEARN_BATCH = 256  # instances
 NO_FEATURES = "/problems/no-features"
 
-DELETE_SECONDS = 5.0
-"""Timeout of the request that deletes the model of an estimator at the end of its life."""
+DELETE_SECONDS = 5.0  # timeout of deleting the model of an estimator at the end of its life
 
 
 class EstimatorBackend(Protocol):
@@ -517,13 +498,7 @@ class EstimatorBackend(Protocol):
 
 
 class InProcessBackend:
-    """Backend that keeps the live index in this process. Threads may share it.
-
-    Parameters
-    ----------
-    config : dict
-        Model configuration, as for ``PUT /models/{model}``.
-    """
+    """Keeps the live index in this process. Threads may share it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         if text_encoder.source is None:
@@ -532,7 +507,6 @@ class InProcessBackend:
         self._lock = threading.Lock()  # the vectorizer and the index reuse their scratch memory
 
     def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
-        """Learn rows with their labels, in order."""
         at_hand = iter(rows)
         while batch := list(islice(at_hand, LEARN_BATCH)):
             with self._lock:
@@ -543,7 +517,6 @@ class InProcessBackend:
                 self._live.begin(b"".join(records), len(records), [Unit(n=len(records))]).finish()
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
-        """Yield at most ``k`` labels for each row."""
         live = self._live
         rank = live.rank_estimated if live.calibration.on else live.rank
         for row in rows:
@@ -577,16 +550,9 @@ class InProcessBackend:
 
 
 class ServiceBackend:
-    """Backend that uses a model of a running service. Its methods raise the errors of ``Client``.
+    """Uses a model of a running service. Its methods raise the errors of ``Client``.
 
-    Parameters
-    ----------
-    url : str
-    key : str or None
-    name : str
-        Name of the model.
-    owned : bool
-        Delete the model together with this object. After pickling or copying, only ``discard`` deletes it.
+    An ``owned`` model is deleted together with this object; after pickling or copying, only ``discard`` deletes it.
     """
 
     def __init__(self, url: str, key: str | None, name: str, *, owned: bool = False) -> None:
@@ -601,14 +567,12 @@ class ServiceBackend:
         return {**self.__dict__, "_going": None}
 
     def discard(self) -> None:
-        """Delete the model."""
         if self._going is not None:
             self._going.detach()
         with Client(self._url, key=self._key) as client:
             client.delete(self.name)
 
     def create_model(self, config: Mapping[str, Any], anew: bool) -> None:
-        """Create or configure the model. With ``anew``, delete an existing model first."""
         with Client(self._url, key=self._key) as client:
             there = any(model["name"] == self.name for model in client.models()["models"])
             if there and anew:
@@ -636,7 +600,6 @@ class ServiceBackend:
 
 
 def _input(row: Row) -> dict[str, Any]:
-    """Return the fields of an instance of the service."""
     if isinstance(row, DatasetInstance):
         features = None if row.features is None else msgspec.json.decode(row.features)
         return {"text": row.text, "features": features, "vector": row.vector}

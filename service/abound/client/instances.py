@@ -16,17 +16,12 @@ from abound.client.errors import Answer, Refused, Shape, convert_answer, refusal
 Value = float | str | bool | Sequence[str]
 Features = Mapping[str, Value]
 
-InputText = str | Mapping[str, str]
-"""A text, or the texts of named fields, such as ``title`` and ``body``."""
-
-Fields = Mapping[str, Any]
-"""The fields of an ``InputInstance`` or a ``Labelled``, by name."""
-
+InputText = str | Mapping[str, str]  # a text, or the texts of named fields, such as ``title`` and ``body``
+Fields = Mapping[str, Any]  # the fields of an ``InputInstance`` or a ``Labelled``, by name
 T = TypeVar("T")
 S = TypeVar("S", bound="InputInstance")
 
-IN_FLIGHT = 3
-"""Default number of concurrent requests of a stream whose order does not matter."""
+IN_FLIGHT = 3  # concurrent requests of a stream whose order does not matter
 
 
 class InputInstance(Struct, omit_defaults=True, kw_only=True, gc=False):
@@ -129,7 +124,6 @@ def as_instance(
 
 
 def learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwargs) -> dict[str, Any]:
-    """Return the request that learns an instance. Raises TypeError if one string is given as labels."""
     for name, given in (("labels", labels), ("rejected", more.get("rejected")), ("ignored", more.get("ignored"))):
         if isinstance(given, str):
             raise TypeError(f"{name} is a list of strings, such as [{given!r}]")
@@ -139,7 +133,6 @@ def learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwa
 
 
 def classify_request(instance: InputInstance, options: ClassifyOptions) -> dict[str, Any]:
-    """Return the request that classifies an instance. Raises TypeError for an unknown option."""
     return _fields(instance) | _given(options)
 
 
@@ -153,7 +146,6 @@ def _given(options: ClassifyOptions) -> dict[str, Any]:
 def map_lines(
     encode: Callable[[T], bytes], instances: Iterable[T] | AsyncIterable[T]
 ) -> Iterator[bytes] | AsyncIterator[bytes]:
-    """Return the line of each instance."""
     if isinstance(instances, AsyncIterable):
         return (encode(instance) async for instance in instances)
     return map(encode, instances)
@@ -170,7 +162,6 @@ def _struct(given: object, kind: type[S]) -> S:
 
 
 def classify_encoder(options: ClassifyOptions) -> Callable[[str | InputInstance | Fields], bytes]:
-    """Return a function that encodes an instance as a line, and adds the options to it."""
     added = client_requests.encode_document(_given(options))
 
     def encode(instance: str | InputInstance | Fields) -> bytes:
@@ -197,10 +188,8 @@ def learn_encoder(keyed: bool) -> Callable[[Labelled | Fields], bytes]:
 
 
 def _joined(line: bytes, added: bytes) -> bytes:
-    """Return one JSON object with the fields of both."""
     return line if added == b"{}" else added if line == b"{}" else line[:-1] + b"," + added[1:]
 
 
 def to_answer(answer: Answer, shape: type[Shape], url: str) -> Shape | Refused:
-    """Return a line of an answer in its type, or the error that refused it."""
     return refusal_of(answer) or convert_answer(answer, shape, url)

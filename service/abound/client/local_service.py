@@ -18,12 +18,8 @@ import httpx
 import abound_core
 from abound_core.errors import CannotStart
 
-MEMORY = ":memory:"
-"""The URL that stands for a temporary service of the client's own."""
-
-START_SECONDS = 300.0
-"""Longest wait until the service is ready; the first start on a machine compiles the kernels."""
-
+MEMORY = ":memory:"  # the URL that stands for a temporary service of the client's own
+START_SECONDS = 300.0  # the first start on a machine compiles the kernels
 STOP_SECONDS = 30.0
 
 _LISTENING = re.compile(r"listening on (http://[^\s,\"]+)")
@@ -33,23 +29,10 @@ _LISTENING = re.compile(r"listening on (http://[^\s,\"]+)")
 def own_service(
     say: Callable[[str], None] = lambda sentence: None, *, data_dir: Path | None = None, worker: bool = False
 ) -> Iterator[str]:
-    """Run ``abound serve`` in a child process and yield its URL.
+    """Run ``abound serve`` in a child process and yield its URL. ``say`` gets the lines that it prints while it starts.
 
     The child process does not see ``ABOUND_*`` variables, so it never touches another store or data directory.
-
-    Parameters
-    ----------
-    say : callable
-        Receives each line that the service prints while it starts.
-    data_dir : Path or None
-        Data directory; None for a temporary one.
-    worker : bool
-        Run a worker, which makes snapshots and runs jobs.
-
-    Raises
-    ------
-    CannotStart
-        The service is not installed, or it ended or was not ready in time. The message quotes its last lines of output.
+    Raises CannotStart, with its last lines of output, if the service is not installed, or not ready in time.
     """
     if find_spec("abound.cli") is None:
         raise CannotStart("only the client is installed; install the service: pip install abound")

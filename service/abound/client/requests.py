@@ -25,24 +25,16 @@ MODEL_FILE = {"Content-Type": "application/vnd.abound.model"}
 VERSION_FILE = {"Content-Type": "application/vnd.abound.version"}
 DATA_FILE = {"Content-Type": "application/octet-stream"}
 
-IMPORT_SECONDS = 900.0
-"""Read timeout of an import, during which all replicas load the model."""
-
-DATASET_SECONDS = 3900.0
-"""Read timeout of a data set upload; the service aborts its check after an hour."""
-
-ACTIVATE_SECONDS = 360.0
-"""Read timeout of an activation; the service waits up to five minutes until all replicas have loaded the version."""
-
-SNAPSHOT_SECONDS = 180.0
-"""Read timeout of a snapshot request; the service waits up to two minutes."""
+IMPORT_SECONDS = 900.0  # read timeout, while all replicas load the model
+DATASET_SECONDS = 3900.0  # read timeout; the service aborts its check after an hour
+ACTIVATE_SECONDS = (
+    360.0  # read timeout; the service waits up to five minutes until all replicas have loaded the version
+)
+SNAPSHOT_SECONDS = 180.0  # read timeout; the service waits up to two minutes
 
 
-FILE_PIECE_BYTES = 2**20
-"""Size in bytes of the pieces in which a file is sent."""
-
-NUMPY_KINDS = "biufUO"
-"""NumPy kinds with a JSON equivalent. Bytes and times are left out: they would be sent as something else."""
+FILE_PIECE_BYTES = 2**20  # size of the pieces of a file
+NUMPY_KINDS = "biufUO"  # kinds with a JSON equivalent; bytes and times would be sent as something else
 
 
 def to_builtin(value: object) -> object:
@@ -139,7 +131,6 @@ async def pass_trace_on(request: httpx.Request) -> None:
 
 
 def read_pieces(path: Path) -> Iterator[bytes]:
-    """Yield the content of a local file. Raises OSError."""
     with path.open("rb") as file:
         while piece := file.read(FILE_PIECE_BYTES):
             yield piece
@@ -153,13 +144,7 @@ async def in_thread(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def path_segment(name: str) -> str:
-    """Return a name quoted as one segment of a URL path.
-
-    Raises
-    ------
-    Refused
-        The name is empty, ``.`` or ``..``: the normalised path would lead to another resource.
-    """
+    """Return a name quoted as one segment. Raise Refused for one that would lead to another resource."""
     if name in ("", ".", ".."):
         detail = f"{name!r} is not a valid name: in a URL it would lead to another resource"
         raise Refused(422, {"detail": detail})
@@ -167,32 +152,26 @@ def path_segment(name: str) -> str:
 
 
 def model_path(name: str) -> str:
-    """Return the path of a model."""
     return f"/models/{path_segment(name)}"
 
 
 def version_path(name: str, version: str) -> str:
-    """Return the path of a version."""
     return f"{model_path(name)}/versions/{path_segment(version)}"
 
 
 def challengers_path(name: str) -> str:
-    """Return the path of a model's challengers."""
     return f"{model_path(name)}/challengers"
 
 
 def challenger_path(name: str, version: str) -> str:
-    """Return the path of a challenger."""
     return f"{challengers_path(name)}/{path_segment(version)}"
 
 
 def dataset_path(name: str) -> str:
-    """Return the path of a data set."""
     return f"/datasets/{path_segment(name)}"
 
 
 def job_path(job: str | Mapping[str, Any]) -> str:
-    """Return the path of a job, given by its id or its document."""
     return f"/jobs/{path_segment(job if isinstance(job, str) else job['id'])}"
 
 

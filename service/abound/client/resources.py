@@ -34,17 +34,10 @@ from abound.client.requests import (
     version_path,
 )
 
-Document = TypeVar("Document")
-"""A JSON document, or the coroutine that returns it."""
-
-Nothing = TypeVar("Nothing")
-"""None, or the coroutine that returns it."""
-
-Pieces = TypeVar("Pieces")
-"""The content of a file to send: an iterable or an async iterable of bytes."""
-
-Download = TypeVar("Download")
-"""The content of a file received: an iterator or an async iterator of bytes."""
+Document = TypeVar("Document")  # a JSON document, or the coroutine that returns it
+Nothing = TypeVar("Nothing")  # None, or the coroutine that returns it
+Pieces = TypeVar("Pieces")  # a file to send: an iterable or async iterable of bytes
+Download = TypeVar("Download")  # a file received: an iterator or async iterator of bytes
 
 
 class Resources(Generic[Document, Nothing, Pieces, Download]):
@@ -270,13 +263,10 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         raise NotImplementedError
 
     def _delete(self, path: str) -> Nothing:
-        """Delete a resource."""
         raise NotImplementedError
 
     def _read(self, path: Path) -> Pieces:
-        """Yield the content of a local file. Raises OSError."""
         raise NotImplementedError
 
     def _download(self, path: str) -> Download:
-        """Yield the content of a file."""
         raise NotImplementedError

@@ -1,15 +1,7 @@
 """Streams of any length, sent as successive NDJSON requests of bounded size.
 
-1. ``bounded`` cuts the stream into requests. It reads no line ahead of its request. A request whose first line is old
-   is completed by the next line, or by None in place of a line. The client waits as long as its source does, so a
-   source that may be silent for long yields None meanwhile. Line breaks are removed. A line that the service would
-   skip, or read as several lines, is refused: all later answers would be matched to the wrong lines.
-2. A request sends its open lines, at first all of them. ``record_answers`` closes the answered ones.
-3. Lines refused with 429 or 503 stay open. They are sent again, alone, after the pause that the service asks for.
-4. When the answer breaks off, ``record_failure`` closes the answered lines. The others are sent again if the request
-   is repeatable. Otherwise the request ends as Interrupted, unless the service cannot have processed any of it.
-5. The answers of a request are returned in the order of its lines, once all of them are closed. The ``line`` of a
-   refusal is the number of the line in the stream.
+A request sends its open lines until each has an answer: again those that were refused for now, or whose answer broke
+off if that is safe. Its answers are returned in the order of the lines.
 """
 
 from __future__ import annotations
@@ -23,17 +15,10 @@ import msgspec
 from abound.client.errors import Answer, ClientError, Interrupted, Refused, decode, refusal_of
 from abound.client.retries import NOT_TAKEN, Attempts, is_retryable, requested_pause
 
-STREAM_LINES = 1000
-"""Most lines of an NDJSON request."""
-
-STREAM_BYTES = 4 * 2**20
-"""Size in bytes at which an NDJSON request is complete. The last line may exceed it."""
-
-STREAM_SECONDS = 1.0
-"""Age of its first line, in seconds, at which an NDJSON request is completed by the next line."""
-
-CLASSIFY_IN_FLIGHT = 2
-"""Default number of concurrent requests of a classify stream."""
+STREAM_LINES = 1000  # most lines of an NDJSON request
+STREAM_BYTES = 4 * 2**20  # a request of this size is complete; the last line may exceed it
+STREAM_SECONDS = 1.0  # age of its first line at which the next line completes a request
+CLASSIFY_IN_FLIGHT = 2  # concurrent requests of a classify stream
 
 
 def check_in_flight(in_flight: int) -> int:
@@ -48,15 +33,10 @@ def check_in_flight(in_flight: int) -> int:
 
 
 def bounded(lines: Iterable[bytes | None]) -> Iterator[list[bytes]]:
-    """Cut a stream of lines into requests.
+    """Cut a stream of lines into requests, each complete by its lines, its bytes or the age of its first line.
 
-    A request is complete with ``STREAM_LINES`` lines, ``STREAM_BYTES`` bytes or a first line older than
-    ``STREAM_SECONDS``. None in place of a line completes a request that has lines.
-
-    Raises
-    ------
-    ValueError
-        A line is blank or has a line break inside. The lines before it are yielded first.
+    No line is read ahead of its request, so a source that may be silent for long yields None, which completes a request
+    that has lines. Raises ValueError for a line that is blank or has a line break inside, after the lines before it.
     """
     cut = _RequestCutter()
     for line in lines:
@@ -83,8 +63,6 @@ async def bounded_async(lines: Iterable[bytes | None] | AsyncIterable[bytes | No
 
 
 class _RequestCutter:
-    """Collects the lines of a stream into requests."""
-
     def __init__(self) -> None:
         self._lines: list[bytes] = []
         self._size = 0
@@ -93,14 +71,12 @@ class _RequestCutter:
         self._defect: str | None = None
 
     def add(self, line: bytes | None) -> list[bytes]:
-        """Add a line and return the request it completes, or an empty list.
-
-        An invalid line is left out and completes the request of the lines before it; ``check`` then raises.
-        """
+        """Return the request that a line completes, or an empty list. After an invalid line, ``check`` raises."""
         if line is None:
             return self.flush()
         self._number += 1
         bare = line.rstrip(b"\r\n")
+        # The service would skip the line, or read it as several: later answers would be matched to the wrong lines.
         if b"\n" in bare:
             self._defect = "has a line break inside; write each JSON document on one line"
         elif not bare or bare.isspace():
@@ -117,26 +93,16 @@ class _RequestCutter:
         return self.flush()
 
     def check(self) -> None:
-        """Raise ValueError if the last line was invalid."""
         if self._defect is not None:
             raise ValueError(f"line {self._number} of the stream {self._defect}")
 
     def flush(self) -> list[bytes]:
-        """Return the lines of the incomplete request and start a new one."""
         request, self._lines, self._size = self._lines, [], 0
         return request
 
 
 def read_answers(body: bytes, sent: int, url: str) -> list[Answer]:
-    """Return an answer for each line sent, from a complete body.
-
-    Raises
-    ------
-    Interrupted
-        There are fewer answers than lines, and the last answer does not refuse the remaining lines.
-    msgspec.DecodeError
-        A line is not JSON.
-    """
+    """Return an answer for each line sent, from a complete body. Raise Interrupted if some are missing."""
     answers = [decode(line) for line in body.splitlines() if line]
     if answers and len(answers) < sent and refusal_of(answers[-1]) is not None:
         # The service refused the rest of the request as a whole: it did not process the lines without an answer.
@@ -158,16 +124,7 @@ def complete_answers(body: bytes, sent: int) -> list[Answer]:
 
 
 class LinesRequest:
-    """The lines of one request, with their answers.
-
-    Parameters
-    ----------
-    lines : list of bytes
-    repeatable : bool
-        Whether the service may process a line twice.
-    before : int
-        Number of lines of the stream before these.
-    """
+    """The lines of one request, with their answers; ``before`` lines of the stream precede them."""
 
     def __init__(self, lines: list[bytes], repeatable: bool, before: int) -> None:
         self._lines = lines
@@ -178,11 +135,9 @@ class LinesRequest:
 
     @property
     def n_open(self) -> int:
-        """Number of lines that the next attempt sends."""
         return len(self._open)
 
     def body(self) -> bytes:
-        """Return the open lines as NDJSON."""
         return b"".join([self._lines[i] + b"\n" for i in self._open])
 
     def record_answers(self, answers: list[Answer]) -> float | None:
@@ -191,6 +146,7 @@ class LinesRequest:
         if not refused:
             self._open = []
             return None
+        # They stay open, and are sent again alone.
         self._set_open(list(refused))
         error = min(refused.values(), key=requested_pause)  # lines accepted then let the others wait further
         try:
@@ -213,6 +169,7 @@ class LinesRequest:
         try:
             return self._attempts.pause_after(error)
         except ClientError as last:
+            # Only if the service cannot have processed any line is the error raised as it is.
             some_taken = len(self._open) < len(self._lines) or self._attempts.outcome_unknown
             if some_taken or isinstance(last, Interrupted):
                 raise self._interrupted(last) from error
@@ -223,12 +180,10 @@ class LinesRequest:
         return [answer for answer in self._answers if answer is not None]
 
     def _record(self, answers: list[Answer]) -> dict[int, Refused]:
-        """Record answers of the first open lines. Return the lines that are refused for now, with their refusals.
-
-        The service numbers the lines of an attempt; the answer gets the number in the stream.
-        """
+        """Record answers of the first open lines. Return the lines that are refused for now, with their refusals."""
         refused = {}
         for i, answer in zip(self._open, answers, strict=False):
+            # The service numbers the lines of an attempt; the answer gets the number in the stream.
             self._answers[i] = answer | {"line": self._before + i + 1} if "line" in answer else answer
             refusal = refusal_of(answer)
             if refusal is not None and is_retryable(refusal, self._attempts.repeatable):

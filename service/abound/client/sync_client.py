@@ -198,13 +198,7 @@ def _close(pid: int, stack: ExitStack) -> None:
 
 
 class Model:
-    """One model, accessed through a ``Client``; ``client.model(name)`` returns it.
-
-    Parameters
-    ----------
-    client : Client
-    name : str
-    """
+    """One model, accessed through a ``Client``; ``client.model(name)`` returns it."""
 
     def __init__(self, client: Client, name: str = "default") -> None:
         self.client = client

@@ -19,9 +19,7 @@ import msgspec
 
 from abound_core.instances.data_formats import DatasetInstance
 
-END = "|"
-"""Placeholder before the first and after the last word of a novel."""
-
+END = "|"  # stands before the first and after the last word of a novel
 SINGLES = (-3, -2, -1, 1, 2, 3)
 PAIRS = ((-3, -2), (-2, -1), (-1, 1), (1, 2), (2, 3))
 TRIPLES = ((-3, -2, -1), (-2, -1, 1), (-1, 1, 2), (1, 2, 3))
@@ -43,7 +41,6 @@ def words_of(text: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def novels() -> tuple[tuple[str, ...], ...]:
-    """Return the words of each of the six novels, in order of publication."""
     folder = resources.files("abound.datasets") / "novels"
     files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".txt.gz"))
     texts = (gzip.decompress((folder / name).read_bytes()).decode() for name in files)
@@ -51,10 +48,7 @@ def novels() -> tuple[tuple[str, ...], ...]:
 
 
 def features_of(padded: list[str], place: int) -> dict[str, str]:
-    """Return the features of the word at ``place``, by name: ``{"-1": "very", "-2,-1": "of the", ...}``.
-
-    ``padded`` needs at least three words before and after it.
-    """
+    """Return features by name: ``{"-1": "very", "-2,-1": "of the", ...}``; ``padded`` has three words on each side."""
     return {name: " ".join(padded[place + offset] for offset in offsets) for name, offsets in TEMPLATES}
 
 

@@ -44,15 +44,12 @@ from abound_core.instances.vocabulary import Vocabulary
 from abound_core.instances.vocabulary_kernels import intern_vector
 from abound_core.limits import DATASET_LIMITS
 
-MAX_NAME_BYTES = 2**29
-"""Maximum bytes of the names of a file's features and labels together; each label counts ``NAME_COST`` bytes extra."""
-
+MAX_NAME_BYTES = 2**29  # of the names of features and labels together; each label counts ``NAME_COST`` more
 NAME_COST = 100
 
 REPORT_SECONDS = 1.0
 
-MAX_EXTRA_BYTES = 2**32
-"""Memory that the process may allocate in addition to what it has at the start."""
+MAX_EXTRA_BYTES = 2**32  # of memory that the process may allocate after its start
 
 
 def counts(
@@ -62,14 +59,7 @@ def counts(
     columns: TableColumns = TableColumns(),
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """Return the counts of a file; ``progress`` is that of ``read_file``.
-
-    Raises
-    ------
-    Malformed
-        A line is invalid; the message begins with ``line <number>`` where there is one.
-    TooLarge
-    """
+    """Return the counts of a file. Raise TooLarge, or Malformed, whose message begins with ``line <number>``."""
     vectorize = Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize
     features, ids = (
         Vocabulary((secrets.randbits(64), secrets.randbits(64))),
@@ -153,7 +143,6 @@ def _reporter(n_bytes: int) -> Callable[[int], None]:
 
 
 def main() -> int:
-    """Run the process; return its exit code."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     set_cache_dir()
     limit_memory(MAX_EXTRA_BYTES)

@@ -33,9 +33,7 @@ from abound_core.instances.tables import TableColumns, read_batches, read_csv
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-MAX_LINE_BYTES = 16 * 2**20
-"""Longer lines are refused: the service would accept no such instance."""
-
+MAX_LINE_BYTES = 16 * 2**20  # the service would accept no longer instance
 STANDARD_INPUT = "-"
 
 FileFormat = Format | Literal["csv", "tsv", "parquet", "arrow"]
@@ -44,20 +42,11 @@ FORMATS: tuple[FileFormat, ...] = (*get_args(Format), "csv", "tsv", "parquet", "
 
 SUFFIXES = ".jsonl, .csv, .tsv, .svm or .txt, optionally followed by .gz or .zst, or in .parquet or .arrow"
 
-ARROW_FILE = b"ARROW1"
-"""Start of the file format of Arrow; its stream format starts otherwise."""
-
-ROWS_PER_BATCH = 1024
-"""Number of rows of a Parquet file that are decoded together."""
-
-BUFFER_BYTES = 2**20
-"""Bytes of each column of a Parquet file that are read ahead."""
-
-MAX_BATCH_BYTES = 2**28
-"""Maximum size of a record batch: 1,024 rows of a Parquet file, or what the writer of an Arrow file chose."""
-
-LINES_PER_REPORT = 256
-"""Progress is reported each time that this many lines were read."""
+ARROW_FILE = b"ARROW1"  # start of the file format of Arrow; its stream format starts otherwise
+ROWS_PER_BATCH = 1024  # rows of a Parquet file that are decoded together
+BUFFER_BYTES = 2**20  # read ahead of each column of a Parquet file
+MAX_BATCH_BYTES = 2**28  # of a record batch: 1,024 rows of a Parquet file, or what the writer of an Arrow file chose
+LINES_PER_REPORT = 256  # between two calls of ``progress``
 
 
 class _Readable(Protocol):
@@ -65,13 +54,7 @@ class _Readable(Protocol):
 
 
 def format_of(name: str) -> tuple[FileFormat, str]:
-    """Return the format and compression (empty, ``gz`` or ``zst``) that a file's extension gives.
-
-    Raises
-    ------
-    Malformed
-        The extension is unknown.
-    """
+    """Return the format and compression (empty, ``gz`` or ``zst``) of a file's extension; raise Malformed."""
     if name == STANDARD_INPUT:
         return "jsonl", ""
     stem, compression = Path(name).name, ""
@@ -103,27 +86,11 @@ def read_file(
     on_bad: Callable[[Malformed], None] | None = None,
     columns: TableColumns = TableColumns(),
 ) -> Iterator[DatasetInstance]:
-    """Yield the instances of a file.
+    """Yield the instances of a file. Raise TooLarge, or Malformed with the name of the file and the line.
 
-    Parameters
-    ----------
-    name : str
-    progress : callable or None
-        Called from time to time with the number of bytes read, as stored on the disk; see :func:`size_of`.
-    plain_bytes : int or None
-        Maximum size of all its lines together, decompressed; None: unlimited.
-    on_bad : callable or None
-        As for ``read_instances``.
-    columns : TableColumns
-        The roles of a table's columns; of JSON lines, the fields to ignore.
-
-    Raises
-    ------
-    TooLarge
-        The file has more than ``plain_bytes``.
-    Malformed
-        The file cannot be opened or read, is damaged, or a line is invalid; the message names the file and
-        the line.
+    ``progress`` is called with the number of bytes read, as stored on the disk; see :func:`size_of`. ``plain_bytes``
+    bounds all lines together, decompressed. ``on_bad`` is as for ``read_instances``. Of JSON lines, ``columns`` has the
+    fields to ignore.
     """
     form, compression = format_of(name)
     shown = shown_name(name)
@@ -168,12 +135,10 @@ def file_errors(name: str) -> Iterator[None]:
 
 
 def is_url(name: str) -> bool:
-    """Return whether a name is a URL for fsspec."""
     return "://" in name
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a file for messages."""
     return "standard input" if name == STANDARD_INPUT else name
 
 
@@ -277,7 +242,6 @@ def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain
 def _batches(
     stream: Any, form: Literal["parquet", "arrow"], tell: Callable[[], None] | None, shown: str, plain_bytes: int | None
 ) -> Iterator[Any]:
-    """Yield the record batches of a Parquet or Arrow file."""
     try:
         import pyarrow
         from pyarrow import ipc, parquet

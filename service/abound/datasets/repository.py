@@ -5,15 +5,8 @@
     abound:datasets:writing     hash: files that are being written (``abound/artifacts/write_marks.py``)
     <artifacts>/datasets/<id>.<format>[.gz|.zst]     the uploaded file, unchanged
 
-An upload has three steps:
-
-1. The file is written under a new name as it arrives. Its size is bounded, and it is not held in memory.
-2. Another process reads and counts it line by line, as a job would (``abound/datasets/check.py``). An
-   invalid file is refused, with the number of the wrong line, and deleted.
-3. One script checks the quota and sets the pointer. Then the file of the previous pointer is deleted.
-
-A name therefore has either its old file or its new one, and both are complete. The worker deletes files that
-no data set refers to and no process is writing.
+A name has either its old file or its new one, and both are complete. The worker deletes files that no data set refers
+to and no process is writing.
 """
 
 from __future__ import annotations
@@ -62,20 +55,11 @@ FOLDER = "datasets"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 RESERVED = ("history", "import")
 
-HEAD_BYTES = 2**20
-"""Bytes at the beginning of a file that ``head`` reads."""
-
-SHOWN_BYTES = 4 * HEAD_BYTES
-"""Most bytes of the instances that ``head`` returns, as JSON."""
-
-MAX_SAID_BYTES = 2**20
-"""Maximum bytes of a line that the checking process writes; an error may quote a long name from the file."""
-
-CHECKING_SECONDS = 60.0
-"""A share that was reported longer ago is not shown."""
-
-MAX_CHECKS = 2
-"""Maximum number of files that one process checks at a time."""
+HEAD_BYTES = 2**20  # that ``head`` reads of a file
+SHOWN_BYTES = 4 * HEAD_BYTES  # of the instances that ``head`` returns, as JSON
+MAX_SAID_BYTES = 2**20  # longest line of the checking process; an error may quote a long name from the file
+CHECKING_SECONDS = 60.0  # a share that was reported longer ago is not shown
+MAX_CHECKS = 2  # files that one process checks at a time
 
 _SET = """
 local total = tonumber(ARGV[3])
@@ -155,15 +139,12 @@ _card = msgspec.json.Decoder(DatasetCard)
 
 
 class DatasetRepository:
-    """Repository of the uploaded data sets of a store."""
-
     def __init__(self, store: Store, params: DatasetParams | None = None) -> None:
         self._store = store
         self._params = params or DatasetParams()
         self._checking = 0
 
     async def get(self, name: str) -> DatasetCard:
-        """Return a data set. Raise UnknownDataset, StoreUnavailable."""
         with store_errors():
             packed = await self._store.client.hget(KEY, name)
         if packed is None:
@@ -171,7 +152,6 @@ class DatasetRepository:
         return _decoded(packed)
 
     async def all(self) -> list[DatasetCard]:
-        """Return all data sets, ordered by name."""
         with store_errors():
             found = await self._store.client.hvals(KEY)
         return sorted((_decoded(packed) for packed in found), key=lambda card: card.name)
@@ -193,25 +173,11 @@ class DatasetRepository:
     ) -> tuple[DatasetCard, bool]:
         """Store a file as a data set, replacing the one of this name. Return it, and whether the name is new.
 
-        Parameters
-        ----------
-        filename : str
-            Its extension gives the format; see ``files.format_of``.
-        environment : dict
-            Environment of the process that checks the file.
-        client_left : coroutine function
-            Called after the last piece; raises when nobody waits for the answer. The check then stops, and this error
-            is raised.
-        columns : TableColumns
-            The roles of a table's columns.
+        ``environment`` is that of the process that checks the file. ``client_left`` is called after the last piece and
+        raises when nobody waits for the answer: the check then stops, and this error is raised.
 
-        Raises
-        ------
-        InvalidInstance
-            A line is invalid (the message gives its number), or nothing can be learned from the file.
-        TooLarge, Conflict
-            The file is over a limit; the number or total size of data sets would be.
-        Overloaded, ArtifactsUnavailable, StoreUnavailable
+        Raises InvalidInstance, with the number of an invalid line, TooLarge for the file, and Conflict for all data
+        sets.
         """
         form, compression = format_of(filename)
         if name in RESERVED:
@@ -224,7 +190,9 @@ class DatasetRepository:
         try:
             async with hold_write_mark(self._store, WRITING_KEY, upload):
                 try:
+                    # Under a new name, as it arrives: its size is bounded, and it is not held in memory.
                     size = await self._stored(artifacts, file, pieces)
+                    # Another process reads it line by line, as a job would, and refuses an invalid file.
                     counts = await self._counts(name, file, columns, environment, client_left)
                     created = await self._store.now()
                 except BaseException:
@@ -241,6 +209,7 @@ class DatasetRepository:
                     **counts,
                 )
                 try:
+                    # One script checks the quota and sets the pointer.
                     before = await self._point(card)
                 except Conflict:
                     # Only here is the pointer surely not set. After other errors garbage collection decides.
@@ -255,11 +224,7 @@ class DatasetRepository:
     async def head(self, artifacts: ArtifactStore, name: str, n: int) -> list[DatasetInstance]:
         """Return the first ``n`` instances of a data set; fewer if they take more than ``HEAD_BYTES``.
 
-        Raises
-        ------
-        TooLarge
-            It is a Parquet or Arrow file that would have to be copied to this machine, of over ``MAX_BATCH_BYTES``.
-        UnknownDataset, ArtifactsUnavailable, StoreUnavailable
+        Raises TooLarge for a Parquet or Arrow file that would have to be copied here, of over ``MAX_BATCH_BYTES``.
         """
         card = await self.get(name)
         if card.format in COLUMNAR:  # their schema may be at the end
@@ -279,7 +244,6 @@ class DatasetRepository:
             return await asyncio.to_thread(_first_instances, path, card.columns, n, SHOWN_BYTES)
 
     async def delete(self, artifacts: ArtifactStore, name: str) -> None:
-        """Delete a data set. Raise UnknownDataset, ArtifactsUnavailable, StoreUnavailable."""
         card = await self.get(name)
         with store_errors():
             await self._store.client.hdel(KEY, name)

@@ -24,56 +24,25 @@ from abound_core.methods.training.hierarchy import of_pairs
 from abound_core.methods.training.matrices import Matrices, hide_labels
 from abound_core.methods.training.progress import Progress, no_progress, subrange
 
-DEPTH = 100
-"""Default number of labels ranked per instance. MRR counts a true label further down as one that is not ranked."""
-
-VECTOR_FIELDS = ("analyzer", "negative", "numbers")
-"""Fields of a model's configuration that determine its vectors."""
+DEPTH = 100  # labels ranked per instance; MRR counts a true label further down as one that is not ranked
+VECTOR_FIELDS = ("analyzer", "negative", "numbers")  # that determine a model's vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEvaluation:
-    """The settings of a batch evaluation.
-
-    Attributes
-    ----------
-    method : str
-    params : Params of the method, or ``auto``
-    config : ModelConfig
-        Configuration by which the instances become vectors.
-    idf : bool or None
-        Whether to weight features by idf; None: only if the instances are texts.
-    seed : int
-    jobs : int
-        Number of threads.
-    hidden : float
-        Share of the training labels that is hidden, 0 to 1.
-    depth : int
-        Labels ranked per instance.
-    hierarchy : tuple of (str, str)
-        Pairs of a child and its parent. Children are labels, or classes above them.
-    """
-
     method: str
-    params: Any
+    params: Any  # the Params of the method, or ``auto``
     config: ModelConfig
-    idf: bool | None = None
+    idf: bool | None = None  # None: only if the instances are texts
     seed: int = 0
-    jobs: int = 1
-    hidden: float = 0.0
-    depth: int = DEPTH
-    hierarchy: tuple[tuple[str, str], ...] = ()
+    jobs: int = 1  # threads
+    hidden: float = 0.0  # share of the training labels, 0 to 1
+    depth: int = DEPTH  # labels ranked per instance
+    hierarchy: tuple[tuple[str, str], ...] = ()  # pairs of a child, which is a label or a class, and its parent
 
     @classmethod
     def from_fields(cls, method: str, changes: dict[str, Any], **others: Any) -> BatchEvaluation:
-        """Create the settings from user-supplied fields: of the method, of the analyzer, ``idf``, or
-        ``params=auto``.
-
-        Raises
-        ------
-        InvalidInstance
-            A field is unknown or out of range; the error names it.
-        """
+        """Create the settings from a user's fields: of the method, of the analyzer, ``idf``, or ``params=auto``."""
         config = ModelConfig.from_dict({name: changes[name] for name in VECTOR_FIELDS if name in changes})
         rest = {name: value for name, value in changes.items() if name not in VECTOR_FIELDS}
         idf, auto = rest.pop("idf", None), rest.pop("params", None)
@@ -97,22 +66,9 @@ def evaluate_method(
 ) -> dict[str, Any]:
     """Fit a batch method on some instances and evaluate it on others.
 
-    Returns
-    -------
-    dict
-        As returned by ``abound.evaluation.live.evaluate``, with these differences: ``connections`` is
-        the number of values in the model's arrays, and ``work_per_feature`` is None. Further keys:
-
-        - ``method``, ``params`` (as used), ``idf``, and the method's facts about its model;
-        - ``cpu_seconds``: of this process, all threads together;
-        - ``milliseconds_per_query``: wall time. One row is ranked before, so that compilation is not timed.
-
-    Raises
-    ------
-    Malformed
-        An instance is invalid.
-    InvalidInstance
-        The data have nothing to learn, no test instance has a label, or the parameters do not suit the data.
+    Returns what ``abound.evaluation.live.evaluate`` returns, but ``connections`` is the number of values in the model's
+    arrays, and ``work_per_feature`` is None. Further keys are ``method``, ``params`` as used, ``idf``, the method's
+    facts about its model, ``cpu_seconds`` of all threads of this process, and ``milliseconds_per_query`` of wall time.
     """
     read, test = _read(train_instances, test_instances, trial)
     return evaluate_matrices(read, test, trial, propensity=propensity, progress=progress)
@@ -137,6 +93,7 @@ def evaluate_matrices(
         with fit_clock.running():
             model = fitted.fit(trial.method, train, trial.params, rng, subrange(progress, 0.0, 0.8), use_idf=trial.idf)
         depth = min(trial.depth, len(model.labels))
+        # So that compilation is not timed.
         model.rank(test.X[:1], depth)
         progress("ranking", 0.8)
         with rank_clock.running():
@@ -165,13 +122,7 @@ def evaluate_matrices(
 
 
 def search_live(instances: Iterable[DatasetInstance], config: ModelConfig, seed: int) -> tuple[int, float]:
-    """Search for the passes and the margin that suit the live index, on a held-out part of the instances.
-
-    Raises
-    ------
-    InvalidInstance
-        There is nothing to learn.
-    """
+    """Search for the passes and the margin that suit the live index, on a held-out part of the instances."""
     data = gather(
         instances,
         Vectorizer(config, DATASET_LIMITS).vectorize,

@@ -30,37 +30,18 @@ def evaluate(
 ) -> dict[str, Any]:
     """Fit the live index on some instances and evaluate it on others.
 
-    Parameters
-    ----------
-    train_instances, test_instances : iterables of Instance
-    config : ModelConfig
-    passes : int
-    shuffle : int or None
-        Seed of a random training order, which is different in each pass; None: the given order.
-    propensity : Propensity or None
-        None: its defaults.
-    progress : callable
-        Called with the number of instances learned or ranked since the last call.
+    ``shuffle`` seeds a random training order, another one in each pass; None is the given order. ``progress`` is called
+    with the number of instances learned or ranked since the last call. Returns
 
-    Returns
-    -------
-    dict
-        - ``metrics``: the measures; HR is None where MRR is 0;
-        - ``connections``, ``features``, ``classes``: the size of the index;
-        - ``work_per_feature``: connections that voted per active feature while classifying;
-        - ``bytes``: memory of the model;
-        - ``seconds``: the times of ``vectorize`` (with reading), ``fit`` and ``rank``;
-        - ``instances``: the numbers of instances in the files;
-        - ``learned``: the number of training instances with labels and active features;
-        - ``digest``: after one pass, equal to that of a service that learned the same instances in order;
-        - ``calibration``, for a calibrated model: see ``abound_core.evaluation.evaluate.measure_calibration``.
-
-    Raises
-    ------
-    Malformed
-        An instance is invalid.
-    InvalidInstance
-        There are training instances, but none of them can be learned; or no test instance has a label.
+    - ``metrics``: the measures; HR is None where MRR is 0;
+    - ``connections``, ``features``, ``classes``: the size of the index;
+    - ``work_per_feature``: connections that voted per active feature while classifying;
+    - ``bytes``: memory of the model;
+    - ``seconds``: the times of ``vectorize`` (with reading), ``fit`` and ``rank``;
+    - ``instances``: the numbers of instances in the files;
+    - ``learned``: the number of training instances with labels and active features;
+    - ``digest``: after one pass, equal to that of a service that learned the same instances in order;
+    - ``calibration``, for a calibrated model: see ``abound_core.evaluation.evaluate.measure_calibration``.
     """
     clock = time.perf_counter
     started = clock()

@@ -25,43 +25,20 @@ log = structlog.get_logger(__name__)
 
 AUDIT_KEY = b"abound:audit"
 
-MOST_ACTS = 100_000
-"""Number of acts that are kept; the oldest are removed first."""
-
-MAX_TEXT = 512
-"""Maximum characters of one text in the details; the rest is cut off."""
-
-MAX_DETAILS_BYTES = 4096
-"""Maximum bytes of an act's details.
-
-If they take more, each large value is replaced by the beginning of its JSON text.
-"""
-
-MAX_NESTING = 32
-"""Maximum levels of lists and objects in the details; deeper ones are cut off."""
-
+MOST_ACTS = 100_000  # the oldest are removed first
+MAX_TEXT = 512  # characters of one text in the details
+MAX_DETAILS_BYTES = 4096  # of an act; if it has more, of each large value only the beginning of its JSON stays
+MAX_NESTING = 32  # levels of lists and objects in the details
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 
 class Actor(NamedTuple):
-    """The initiator of an act.
+    """The initiator of an act."""
 
-    Attributes
-    ----------
-    key : str or None
-        Id of the key that was used; None if the request had none.
-    address : str
-        Where the connection came from; ``user@host`` for the command line, the process for the service
-        itself.
-    request_id : str or None
-    forwarded : str or None
-        The request's X-Forwarded-For header. Not verified.
-    """
-
-    key: str | None
-    address: str
+    key: str | None  # id of the key that was used; None if the request had none
+    address: str  # of the connection; ``user@host`` for the command line, the process for the service itself
     request_id: str | None = None
-    forwarded: str | None = None
+    forwarded: str | None = None  # X-Forwarded-For, not verified
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,16 +71,9 @@ async def record(
     outcome: str = DONE,
     reason: str | None = None,
 ) -> None:
-    """Record an act in the store and in the log. An unreachable store raises nothing; the log line is always
-    written.
+    """Record an act in the store and in the log. An unreachable store raises nothing; the log line is always written.
 
-    Parameters
-    ----------
-    action : str
-        A noun and a verb: ``model.delete``.
-    details : mapping
-        JSON values under a few names. Texts are cut at ``MAX_TEXT`` characters, lists and objects at ``MAX_NESTING``
-        levels, the whole at ``MAX_DETAILS_BYTES``. No secrets.
+    ``details`` hold no secrets. They are cut at ``MAX_TEXT``, ``MAX_NESTING`` and ``MAX_DETAILS_BYTES``.
     """
     plain = {name: _short(value) for name, value in details.items()}
     packed = msgspec.json.encode(plain)
@@ -170,7 +140,6 @@ def _act(entry_id: str, fields: Mapping[bytes, bytes]) -> Act:
 
 
 def _cut(value: Any) -> Any:
-    """Return ``value``, or the beginning of its JSON text if that is long."""
     packed = msgspec.json.encode(value)
     return value if len(packed) <= MAX_TEXT else _short(packed[: MAX_TEXT + 1].decode("ascii", "replace"))
 

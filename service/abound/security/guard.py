@@ -52,25 +52,12 @@ MAX_PATH = 512
 
 
 class KeyRequirement(NamedTuple):
-    """The key that a path requires.
-
-    Attributes
-    ----------
-    scope : str or None
-        None: any scope.
-    model : str or None
-        None: all models.
-    is_list : bool
-        Whether the path lists models: a key for some models is enough.
-    """
-
-    scope: str | None
-    model: str | None
-    is_list: bool = False
+    scope: str | None  # None: any
+    model: str | None  # None: all
+    is_list: bool = False  # the path lists models: a key for some of them is enough
 
 
 def requirement_of(method: str, path: str) -> KeyRequirement | None:
-    """Return the key that ``method`` on ``path`` requires, or None if it requires none."""
     reads = method in READ
     if reads and (path in OPEN_PATHS or path.startswith(("/docs/", "/web/"))):
         return None
@@ -99,13 +86,7 @@ def _is_card(rest: list[str]) -> bool:
 
 
 class Guard:
-    """Checks the keys of all requests of a replica.
-
-    Parameters
-    ----------
-    any_host : bool
-        Answer under any host name, as a service that other machines reach must.
-    """
+    """Checks the keys of all requests. ``any_host``: under any host name, as other machines reach the service."""
 
     def __init__(self, ring: KeyRing, any_host: bool) -> None:
         self._ring = ring
@@ -116,13 +97,7 @@ class Guard:
     def admit(
         self, headers: Mapping[bytes, bytes], needed: str, model: str, scope: MutableMapping[str, Any]
     ) -> Grant | None:
-        """Authorize a hot request. Return the grant of its key, or None if none is required; also store it in
-        ``scope``.
-
-        Raises
-        ------
-        Unauthorized, Forbidden
-        """
+        """Authorize a hot request. Return the grant of its key, None if none is required, and put it in ``scope``."""
         try:
             grant = self.grant_of(headers, needed, model)
         except (Unauthorized, Forbidden) as error:
@@ -200,7 +175,6 @@ def _check_browser(headers: Mapping[bytes, bytes], is_open: bool = False) -> Non
 
 
 def _name_of(location: bytes) -> str:
-    """Return the name or address in ``name:port``."""
     name = location.decode("latin-1").lower()
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
@@ -218,7 +192,6 @@ def _is_address(name: str) -> bool:
 
 
 def address_of(client: Any) -> str:
-    """Return the address of a connection, as ASGI gives it."""
     return str(client[0]) if client else "unknown"
 
 
@@ -237,7 +210,6 @@ def log_request(scope: Mapping[str, Any], status: int, seconds: float) -> None:
 
 
 def actor_of(scope: Mapping[str, Any]) -> Actor:
-    """Return the sender of a request, for the audit log."""
     grant: Grant | None = scope.get("grant")
     forwarded = dict(scope["headers"]).get(b"x-forwarded-for")
     return Actor(

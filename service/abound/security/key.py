@@ -55,7 +55,6 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replaces: Annotated[str | None, Meta(description="The key that it replaces after a rotation.")] = None
 
     def state(self, now: float) -> str:
-        """Return ``valid``, ``expired`` or ``revoked`` at ``now``, in seconds of the store's clock."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "valid"
@@ -99,8 +98,6 @@ class KeyTerms(NamedTuple):
 
 
 class CreatedKey(NamedTuple):
-    """A newly created key and its secret, which is shown only once."""
-
     key: Key
     secret: str
 
@@ -114,19 +111,7 @@ class ListedKey(NamedTuple):
 
 
 def create_key(terms: KeyTerms, now: float, taken: Container[str], replaces: str | None = None) -> CreatedKey:
-    """Create a key.
-
-    Parameters
-    ----------
-    terms : KeyTerms
-        Validated.
-    now : float
-        Seconds since 1970, by the store's clock.
-    taken : container of str
-        Ids that are in use.
-    replaces : str, optional
-        Id of the key from which it is rotated.
-    """
+    """Create a key from validated terms; ``taken`` are the ids in use, ``replaces`` is the key that is rotated."""
     while (key_id := secrets.token_hex(ID_CHARACTERS // 2)) in taken:
         pass
     secret = f"abk_{key_id}_{secrets.token_urlsafe(32)}"
@@ -146,7 +131,6 @@ def create_key(terms: KeyTerms, now: float, taken: Container[str], replaces: str
 
 
 def digest_of(text: bytes) -> bytes:
-    """Return the SHA-256 of a key."""
     return hashlib.sha256(text).digest()
 
 

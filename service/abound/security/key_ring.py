@@ -1,14 +1,9 @@
 """The key ring of a replica: all keys in memory, so that a request is authorized without asking the store.
 
-    **load**   reads all keys, before the first request is answered
-    **run**    polls their version twice a second, and reads all keys again when it changes
+It polls the version of the keys twice a second. A new key is therefore accepted, and a revoked key refused, within
+about a second. A replica that is disconnected from the store continues with the keys it knows.
 
-A new key is therefore accepted, and a revoked key refused, within about a second. A replica that is
-disconnected from the store continues with the keys it knows. Keys still expire in time: the replica sets its
-clock by the store's, continues it locally and never sets it back.
-
-Requests must show a key as soon as one exists, even a revoked one, or if the ring is ``locked``. A ring that
-has required keys continues to do so if they vanish from the store, unless they were cleared on purpose.
+Requests must show a key as soon as one exists, even a revoked one, or if the ring is ``locked``.
 """
 
 from __future__ import annotations
@@ -33,19 +28,7 @@ BEARER = b"bearer "
 
 
 class Grant:
-    """The rights of one key, in the form that is cheapest to check. The constructor raises ValueError for an
-    invalid key.
-
-    Attributes
-    ----------
-    id : str
-    rate, source_rate : RateLimitItem or None
-        The key's own.
-    is_limited : bool
-        Whether the key has one of them.
-    used : bool
-        Whether the key was used since uses were last stored.
-    """
+    """The rights of one key, in the form that is cheapest to check. An invalid key raises ValueError."""
 
     __slots__ = (
         "_digest", "_expires", "_models", "_revoked", "_scopes", "id", "is_limited", "rate", "source_rate", "used",
@@ -53,7 +36,7 @@ class Grant:
 
     def __init__(self, key: Key) -> None:
         self.id = key.id
-        self.used = False
+        self.used = False  # whether it was, since uses were last stored
         self.rate: RateLimitItem | None = None if key.rate is None else rate_of(key.rate)
         self.source_rate: RateLimitItem | None = None if key.source_rate is None else rate_of(key.source_rate)
         self.is_limited = self.rate is not None or self.source_rate is not None
@@ -73,7 +56,6 @@ class Grant:
         return self._models is None or model in self._models
 
     def check(self, scope: str | None, model: str | None) -> None:
-        """Raise Forbidden unless the key has the scope (None: any) and is valid for the model (None: for all)."""
         if scope is not None and scope not in self._scopes:
             raise Forbidden(f"this key does not have the scope {scope}", scope, None)
         if self._models is not None and model not in self._models:
@@ -82,18 +64,7 @@ class Grant:
 
 
 class KeyRing:
-    """The keys of one replica.
-
-    Parameters
-    ----------
-    locked : bool
-        Require a key even if none exists, so that every request is refused.
-
-    Attributes
-    ----------
-    required : bool
-        Whether requests must show a key.
-    """
+    """The keys of one replica. If ``locked``, it requires a key even if none exists, and so refuses every request."""
 
     def __init__(self, store: Store, locked: bool = False) -> None:
         self.required = locked
@@ -104,18 +75,13 @@ class KeyRing:
         self._ahead = float("-inf")  # the store's clock minus this process's monotonic clock
 
     def find(self, given: bytes | None) -> Grant:
-        """Return the grant of the key in an ``Authorization`` header. Raise Unauthorized or InvalidKey if
-        there is none.
-
-        The id selects the key; the digests are compared in constant time. A call takes one or two
-        microseconds, mostly for the digest. Lookup by the secret itself would be faster, but secrets must not
-        stay in memory.
-        """
+        """Return the grant of the key in ``Authorization``. Raise Unauthorized or InvalidKey if there is none."""
         if given is None:
             raise Unauthorized("a key is needed: send the header Authorization: Bearer <key>")
         if given[:7].lower() != BEARER:
             raise InvalidKey("the header Authorization must be: Bearer <key>")
         text = given[7:].strip()
+        # The secret itself as the key of the table would be faster, but secrets must not stay in memory.
         grant = self._grants.get(id_of(text))
         if grant is None or not compare_digest(grant._digest, digest_of(text)):
             raise InvalidKey("there is no such key")
@@ -131,7 +97,6 @@ class KeyRing:
         return time.monotonic() + self._ahead
 
     async def load(self) -> None:
-        """Load all keys. Raise StoreUnavailable."""
         kept = await key_store.read(self._store)
         self._set_clock(kept.now)
         grants: dict[bytes, Grant] = {}
@@ -147,6 +112,7 @@ class KeyRing:
             self.required = self._locked
         elif kept.keys or kept.damaged:
             self.required = True
+        # Only ``clear`` opens the service.
         elif self.required and not self._locked:
             log.error("all keys have vanished from the store; requests are refused until a key is created")
         for key_id, grant in grants.items():
@@ -163,7 +129,6 @@ class KeyRing:
             raise CannotStart(f"the keys cannot be read: {error}") from error
 
     async def run(self) -> None:
-        """Load changes, and store which keys are used, until cancelled."""
         self._noted = time.monotonic()
         await forever(self._refresh, POLL_SECONDS, at_once=False)
 
@@ -186,4 +151,5 @@ class KeyRing:
         await key_store.note_used(self._store, {grant.id: now for grant in used})
 
     def _set_clock(self, now: float) -> None:
+        # Keys expire in time without the store: its clock is continued here, and never set back.
         self._ahead = max(self._ahead, now - time.monotonic())

@@ -30,15 +30,11 @@ KEYS_KEY = b"abound:{keys}"
 VERSION_KEY = b"abound:{keys}:version"
 USED_KEY = b"abound:{keys}:used"
 
-CLEARED = b"open"
-"""The version after all keys were cleared on purpose."""
-
+CLEARED = b"open"  # the version after all keys were cleared on purpose
 MOST_KEYS = 10_000
 ENDED_SECONDS = 90 * 86_400
 
-MAX_ATTEMPTS = 100
-"""Maximum number of attempts at a change when other changes interfere."""
-
+MAX_ATTEMPTS = 100  # at one change, when others interfere
 T = TypeVar("T")
 
 
@@ -52,8 +48,6 @@ class StoredKeys(NamedTuple):
 
 
 class KeyChange(NamedTuple, Generic[T]):
-    """Keys to write, the result for the caller, and ids of keys to delete."""
-
     keys: list[Key]
     outcome: T
     dropped: Sequence[str] = ()
@@ -63,17 +57,7 @@ _decoder = msgspec.json.Decoder(Key)
 
 
 async def create(store: Store, terms: KeyTerms) -> CreatedKey:
-    """Create a key.
-
-    Raises
-    ------
-    InvalidInstance
-        The terms are invalid.
-    Conflict
-        There are too many keys that have not ended.
-    StoreUnavailable
-        The key may have been created all the same; its secret is then lost.
-    """
+    """Create a key. Conflict: too many have not ended. After StoreUnavailable it may exist; its secret is then lost."""
     terms.check()
     return await _change(store, lambda kept: _creation(kept, terms, None))
 
@@ -117,11 +101,9 @@ async def revoke(store: Store, key_id: str) -> Key:
 
 
 async def check_copied(store: Store, key: Key, change: str) -> None:
-    """Raise StoreUnavailable if a failover could lose ``key`` as it was just written.
-
-    A copy of the store must confirm the write within a second, unless none is connected. The key is then read again,
-    because the confirmation may come from a server that has just taken over without the write.
-    """
+    """Raise StoreUnavailable if a failover could lose ``key`` as it was just written."""
+    # A copy of the store confirms the write, unless none is connected. Then the key is read again: the confirmation may
+    # come from a server that has just taken over without the write.
     copied = False
     with suppress(StoreUnavailable):
         copied = await is_replicated(store, 1) and key in (await read(store)).keys
@@ -152,7 +134,6 @@ async def all_keys(store: Store) -> list[ListedKey]:
 
 
 async def read(store: Store) -> StoredKeys:
-    """Return all keys in the store. Raise StoreUnavailable."""
     with store_errors():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.get(VERSION_KEY)
@@ -162,7 +143,6 @@ async def read(store: Store) -> StoredKeys:
 
 
 async def version(store: Store) -> tuple[bytes | None, float]:
-    """Return the version of the stored keys, and the store's clock. Raise StoreUnavailable."""
     with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.get(VERSION_KEY)
@@ -172,7 +152,6 @@ async def version(store: Store) -> tuple[bytes | None, float]:
 
 
 async def note_used(store: Store, used: Mapping[str, float]) -> None:
-    """Store when keys were last used. Raise StoreUnavailable."""
     with store_errors():
         await store.client.hset(USED_KEY, mapping={key_id: f"{at:.0f}" for key_id, at in used.items()})
 

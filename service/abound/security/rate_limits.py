@@ -34,11 +34,8 @@ log = structlog.get_logger(__name__)
 
 PREFIX = "abound:rates"
 
-ANSWER_SECONDS = 0.25
-"""Longest wait for the store to count instances to classify."""
-
-RETRY_STORE_SECONDS = 1.0
-"""Pause before the store is asked again after it did not answer."""
+ANSWER_SECONDS = 0.25  # longest wait for the store to count instances to classify
+RETRY_STORE_SECONDS = 1.0  # pause before a store that did not answer is asked again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +63,6 @@ class RateParams:
 
 
 class RateLimiter:
-    """Counts instances in the store and enforces the rate limits."""
-
     def __init__(self, store: Store, params: RateParams | None = None) -> None:
         given = params or RateParams()
         self.key = rate_of(given.key) if given.key else None
@@ -85,49 +80,29 @@ class RateLimiter:
         return n
 
     def limits(self, grant: Grant | None) -> bool:
-        """Return whether a rate applies to requests of this sender."""
         if self.source is not None:
             return True
         return grant is not None and (self.key is not None or grant.is_limited)
 
     async def admit(self, grant: Grant | None, n: int, source: str | None = None, *, learns: bool = False) -> None:
-        """Count ``n`` instances of one source, if there is one, and of the sender. Raise what ``count`` raises.
-
-        The source comes first: instances that exceed its rate must not use up the rate of the key.
-        """
+        # The source first: instances that exceed its rate must not use up the rate of the key.
         if source is not None:
             await self.admit_source(grant, n, source)
         if grant is not None and (rate := grant.rate or self.key) is not None:
             await self.count(rate, "key", grant.id, n, learns)
 
     async def admit_source(self, grant: Grant | None, n: int, source: str) -> None:
-        """Count ``n`` instances to learn with one source. Raise what ``count`` raises."""
         rate = (grant.source_rate if grant is not None else None) or self.source
         if rate is not None:
             name = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
             await self.count(rate, "source", f"{grant.id if grant is not None else '-'}:{name}", n, True)
 
     async def count(self, rate: RateLimitItem, kind: str, name: str, n: int, learns: bool = False) -> None:
-        """Count ``n`` instances.
+        """Count ``n`` instances of a ``kind``: ``key`` or ``source``.
 
-        Parameters
-        ----------
-        kind : str
-            ``key`` or ``source``, for messages.
-        name : str
-            Name of the key or source; any text.
-        learns : bool
-            Whether the instances are to be learned; then they must be counted.
-
-        Raises
-        ------
-        RateLimited
-            The rate is exceeded now; none of the instances is counted.
-        TooLarge
-            The instances exceed the rate by themselves, so they can never be admitted at once.
-        StoreUnavailable
-            The instances are to be learned, and the store does not answer in time. They may have been
-            counted.
+        Raises RateLimited if the rate is exceeded now, and counts none; TooLarge if the instances exceed it by
+        themselves. StoreUnavailable: instances to learn may or may not have been counted, as the store does not answer
+        in time.
         """
         if n > rate.amount:
             raise TooLarge(

@@ -93,7 +93,6 @@ async def _standing(replica: Replica, keys: ModelKeys) -> standings.Standings | 
 
 
 def contest_of(found: standings.Standings | None, settings: Settings) -> ContestShape | None:
-    """Return the state of a contest; None when no version is compared and none failed to load."""
     if found is None or not (found.contest.scores or found.trouble):
         return None
     return ContestShape.model_validate(standings.to_public(found, settings.group(GateParams)))

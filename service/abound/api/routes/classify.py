@@ -61,15 +61,11 @@ from abound_core.instances.negative_numbers import warning_of
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
 
-MAX_REMEMBERED_BYTES = 2**21
-"""Approximate bytes of vectors that one NDJSON request collects before it stores them."""
-
-MAX_ANSWER_BYTES = 64 * 2**20
-"""Largest answer to a batch: a request for many labels of many instances is refused before memory runs out."""
+MAX_REMEMBERED_BYTES = 2**21  # approximate, of vectors that one NDJSON request collects before it stores them
+MAX_ANSWER_BYTES = 64 * 2**20  # of a batch answer: many labels of many instances are refused before memory runs out
 
 
-DEFAULT_OPTIONS = ClassifyRequest()
-"""The options of a request that has only an instance."""
+DEFAULT_OPTIONS = ClassifyRequest()  # the options of a request that has only an instance
 
 
 class DeferredLine(NamedTuple):
@@ -82,8 +78,6 @@ class DeferredLine(NamedTuple):
 
 
 class BatchResults:
-    """The answers of a batch."""
-
     def __init__(self) -> None:
         self._answers: list[bytes] = []
         self._waiting: list[Coroutine[Any, Any, bytes]] = []
@@ -100,15 +94,11 @@ class BatchResults:
             raise TooLarge("the answer would be too large; request fewer labels (k), or send NDJSON")
 
     def abandon(self) -> None:
-        """Close, without running them, the coroutines that would store instances to be remembered.
-
-        Called when the answers so far are discarded.
-        """
+        """Close, without running them, the coroutines that would store instances to be remembered."""
         for coroutine in self._waiting:
             coroutine.close()
 
     async def encode(self, offset: str, version: str) -> bytes:
-        """Return the JSON of the whole batch after storing the instances to be remembered."""
         results = await asyncio.gather(*self._waiting) if self._waiting else self._answers
         return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
             b",".join(results),
@@ -118,8 +108,6 @@ class BatchResults:
 
 
 class Classify:
-    """The handler of ``/classify``."""
-
     def __init__(
         self,
         replica: Replica,
@@ -140,7 +128,6 @@ class Classify:
         self._tracing = tracing
 
     def answer_immediately(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
-        """Return the answer for one short instance that needs nothing from the store, else None."""
         if len(body) > LONG_JSON:
             return None
         model = trusted_model(self._replica, name)
@@ -164,7 +151,6 @@ class Classify:
         return _with_warning(model, answer, bytes(request.features))
 
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
-        """Return status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
         request = await decode_batch(
             classify_decoder,
@@ -205,7 +191,6 @@ class Classify:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        """Put one answer per line; each line is an independent request."""
         model = trusted_model(self._replica, name)
         pace, warnings = TimeSlice(), LineWarnings()
         async for group in lines.groups():
@@ -275,7 +260,6 @@ class Classify:
                 answers.put(kept if isinstance(kept, bytes) else await kept)
 
     def _rank_span(self, n: int) -> AbstractContextManager[object]:
-        """Return the span of ranking ``n`` instances if requests are traced."""
         return nullcontext() if self._tracing is None else self._tracing.span("rank", **{"abound.instances": n})
 
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
@@ -283,7 +267,6 @@ class Classify:
         return await self._rankers.choose(model, request.version, request.explain, request.min_probability)
 
     async def _wait(self, name: str, model: ReplicatedModel, min_offset: str) -> None:
-        """Wait until the requested offset is applied."""
         try:
             offset = Offset.parse(min_offset)
         except ValueError as error:
@@ -338,10 +321,9 @@ class Classify:
         config: ModelConfig,
         warning: str | None = None,
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
-        """Rank one vector with the index; return the answer, and the coroutine that stores the instance if requested.
+        """Return the answer, and the coroutine that stores the instance if requested; ``config`` made the vector.
 
-        ``config`` is the configuration with which the vector was made. This method is synchronous, so that labels
-        and offset belong to one state.
+        Synchronous, so that labels and offset belong to one state.
         """
         live = model.live
         filters = (request.k, request.include, request.exclude, request.threshold)
@@ -360,7 +342,6 @@ class Classify:
     def _deferred_answer(
         self, model: ReplicatedModel, later: DeferredLine, labels: Labels
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
-        """Return the answer for labels ranked in a thread, and the coroutine that stores the instance if requested."""
         asked = later.asked
         scored = [ScoredLabel(label, score) for label, score in labels]
         answer = ClassifyAnswer(scored, str(asked.offset), asked.loaded.card.id, warning=later.warning)
@@ -388,7 +369,6 @@ def _with_warning(model: ReplicatedModel, answer: bytes, features: bytes) -> byt
 def ranking_request(
     model: ReplicatedModel, loaded: LoadedVersion, vector: bytes, request: ClassifyRequest
 ) -> RankingRequest:
-    """Return the request to rank one instance by a version, with the model's current offset."""
     exclude: Collection[str] | None = request.exclude
     if not request.zero_shot:
         unlearned = model.live.unlearned()
@@ -397,7 +377,6 @@ def ranking_request(
 
 
 def check_batch(request: Instance, n: int, limit: int) -> None:
-    """Raise InvalidInstance when a batch request has an instance of its own, or too many instances."""
     own = {"text": request.text is not None, "vector": request.vector is not None}
     for field, given in (own | {"features": bytes(request.features) not in ABSENT}).items():
         if given:

@@ -80,7 +80,6 @@ class RowsAnswer(Shape):
 
 
 async def datasets(request: Request, parts: PartsDep) -> DatasetRepository:
-    """Return the data sets of this service."""
     found: DatasetRepository | None = getattr(request.app.state, "datasets", None)
     if found is None:
         found = request.app.state.datasets = DatasetRepository(parts.replica.store, parts.settings.group(DatasetParams))

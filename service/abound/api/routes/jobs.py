@@ -19,9 +19,7 @@ from abound.security.audit import audited
 from abound_core.errors import StoreUnavailable
 from abound_core.limits import MAX_KEY_CHARACTERS
 
-POLL_SECONDS = 0.2
-"""Interval at which a followed job is read."""
-
+POLL_SECONDS = 0.2  # between two reads of a followed job
 followers = RequestBound(256, "followers of jobs", retry_after=5.0)
 router = APIRouter(tags=["jobs"])
 
@@ -59,7 +57,6 @@ Accepted: dict[int | str, dict[str, Any]] = {
 
 
 async def submission(parts: PartsDep) -> JobSubmission:
-    """Return the job submission of this replica."""
     return parts.submission
 
 
@@ -67,7 +64,6 @@ SubmissionDep = Annotated[JobSubmission, Depends(submission)]
 
 
 async def known_job(job: JobId, submission: SubmissionDep) -> Job:
-    """Return the record of the job in the path."""
     return await submission.jobs.get(job)
 
 
@@ -188,6 +184,5 @@ async def follow_job(
 
 
 def job_answer(job: Job) -> JobAnswer:
-    """Convert a job record to its answer."""
     progress = round(min(1.0, max(0.0, job.progress)), 6)
     return JobAnswer.of(job, progress=progress, worker=(job.holder or "").rpartition(":")[0] or None)

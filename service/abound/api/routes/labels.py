@@ -46,14 +46,10 @@ from abound_core.model.live_model import LiveModel
 MAX_LABELS_LISTED = 10_000
 MAX_FEATURES_LISTED = 1000
 
-MAX_NESTING = 32
-"""Most levels of lists and objects in the metadata of a label."""
-
+MAX_NESTING = 32  # levels of lists and objects in the metadata of a label
 PIECE_BYTES = 65_536
 
-SLICE = 4096
-"""Features that are read before other tasks get a turn."""
-
+SLICE = 4096  # features that are read before other tasks get a turn
 searches = RequestBound(4, "searches for features of labels", retry_after=1.0)
 SearchRoom = Annotated[None, Depends(searches, scope="function")]
 Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum number of features.")]
@@ -152,7 +148,6 @@ async def get_labels(
 
 
 def _name(live: LiveModel, class_id: int) -> str:
-    """Return the name of a label without upper case, empty if it has none."""
     return (details_from(live.details.get(class_id)).name or "").casefold()
 
 
@@ -229,7 +224,6 @@ def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> by
 
 
 def _is_nested(value: Any, levels: int = MAX_NESTING) -> bool:
-    """Return whether lists and objects of ``value`` are nested in more than ``levels`` levels."""
     if not isinstance(value, (dict, list)):
         return False
     return not levels or any(_is_nested(x, levels - 1) for x in (value.values() if isinstance(value, dict) else value))

@@ -50,8 +50,6 @@ from abound_core.errors import InvalidInstance, OutcomeUnknown, UnknownPredictio
 
 
 class LearnHandler:
-    """The handler of ``/learn``."""
-
     def __init__(self, replica: Replica, learning: LearnService, rates: RateLimiter, max_batch: int) -> None:
         self._replica = replica
         self._learning = learning
@@ -64,7 +62,6 @@ class LearnHandler:
         """Return None: learning waits for the log."""
 
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
-        """Return status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
         header_key = idempotency_key_of(headers)
         request = await decode_batch(
@@ -107,7 +104,6 @@ class LearnHandler:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        """Answer NDJSON: put one answer for each line, which is a request of its own."""
         model = trusted_model(self._replica, name)
         if headers.get(KEY_HEADER) is not None:
             raise InvalidInstance(

@@ -25,8 +25,7 @@ from abound_core.instances import text_encoder
 
 router = APIRouter(tags=["models"])
 
-STORE_WAIT_SECONDS = 1.0
-"""Time that an answer waits for facts that only the store has; the rest of it is in memory."""
+STORE_WAIT_SECONDS = 1.0  # longest wait for facts that only the store has; the rest of an answer is in memory
 
 CONFIG_BODY = {
     "requestBody": {
@@ -159,7 +158,6 @@ def _storage_fields(kept: ModelStorage) -> dict[str, Any]:
 
 
 async def model_answer(model: ReplicatedModel) -> ModelAnswer:
-    """Return the answer for a model, including its digest."""
     digest = await model.compute_digest()
     return ModelAnswer(**_summary(model), digest=str(digest))
 

@@ -15,7 +15,6 @@ router = APIRouter(include_in_schema=False)
 
 @cache
 def static_site() -> StaticSite:
-    """Return the files, read and compressed on first use."""
     return StaticSite()
 
 

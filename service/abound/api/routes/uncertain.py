@@ -17,14 +17,9 @@ from abound_core.instances.record import unpack_vector
 
 router = APIRouter(tags=["models"])
 
-MAX_RANKED = 1000
-"""Newest remembered instances among which the least certain ones are found."""
-
-MAX_BYTES = 8 * 2**20
-"""Bytes of their vectors after which no more are read."""
-
-N_LABELS = 9
-"""Labels of an instance in the answer."""
+MAX_RANKED = 1000  # newest remembered instances among which the least certain ones are found
+MAX_BYTES = 8 * 2**20  # of their vectors, after which no more are read
+N_LABELS = 9  # per instance in the answer
 
 
 class CandidateShape(Shape):

@@ -23,7 +23,6 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     def __init_subclass__(cls, record: type | None = None, fields: str = "", **kwargs: Any) -> None:
-        """Add the fields of the record."""
         super().__init_subclass__(**kwargs)
         hints = get_type_hints(record, include_extras=True) if record is not None else {}
         shown = {name: _documented(hints.get(name)) for name in fields.split() or hints}

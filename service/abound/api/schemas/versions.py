@@ -72,7 +72,6 @@ class Comparison(Shape):
 
     @classmethod
     def between(cls, cards: list[Card]) -> Comparison:
-        """Compare the versions of these cards."""
         return cls(
             versions=[card.id for card in cards],
             methods=[card.method for card in cards],
@@ -85,7 +84,6 @@ class Comparison(Shape):
 
 
 def card_answer(card: Card, needed: Mapping[str, str]) -> CardAnswer:
-    """Convert a card to its answer."""
     return CardAnswer.of(card, bytes=card.n_bytes, needed=needed.get(card.id))
 
 
