@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from abound_core.config import ModelConfig
 from abound_core.errors import Malformed
 from abound_core.methods.registry import METHODS
 from benchmarks.reproduction import __main__ as program
+from benchmarks.reproduction import run as reproduction_run
 from benchmarks.reproduction.comparisons import PLOTS, TABLES, select_experiments
 from benchmarks.reproduction.data_sets import SETS, DataSet, read
 from benchmarks.reproduction.drawing import draw
@@ -127,12 +129,21 @@ def test_json_has_the_figures_of_what_was_asked_for(run: Run, data: Path, tmp_pa
     assert "bibtex-fit" in json.loads(run.printed)  # type: ignore[attr-defined]
 
 
-def test_what_was_refused_runs_with_more_memory(run: Run, data: Path, tmp_path: Path) -> None:
+def test_what_was_refused_runs_with_more_memory(
+    run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("--only", "bibtex ogeec neighbors=10 learners=1 seeds=0,1,2,3,4", "--data", data, "--out", tmp_path)
-    _, said = run(*options, "--memory", "0.000001")
-    assert "refused: " in said
+    seeds = reproduction_run._seeds
+
+    def small(*arguments: Any) -> Any:  # what the process has freed before may be enough for so few instances
+        raise MemoryError
+
+    monkeypatch.setattr(reproduction_run, "_seeds", small)
+    _, said = run(*options, "--memory", "1")
+    assert "refused: out of memory" in said
     assert "refused: " in (tmp_path / "reproduction.md").read_text()
-    assert run(*options, "--memory", "0.000001")[1].strip() == ""
+    assert run(*options, "--memory", "1")[1].strip() == ""
+    monkeypatch.setattr(reproduction_run, "_seeds", seeds)
     assert "P@1" in run(*options)[1]
 
 

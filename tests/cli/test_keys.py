@@ -211,13 +211,13 @@ def test_commands_send_the_key_that_a_file_holds(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: Served
 ) -> None:
     seen: list[str | None] = []
-    real = httpx.Client.request
+    real = httpx.AsyncClient.request
 
-    def note(self: httpx.Client, *arguments: Any, **options: Any) -> httpx.Response:
+    async def note(self: httpx.AsyncClient, *arguments: Any, **options: Any) -> httpx.Response:
         seen.append(self.headers.get("authorization"))
-        return real(self, *arguments, **options)
+        return await real(self, *arguments, **options)
 
-    monkeypatch.setattr(httpx.Client, "request", note)
+    monkeypatch.setattr(httpx.AsyncClient, "request", note)
     (tmp_path / "key").write_text("abk_x\n")
     monkeypatch.setenv("ABOUND_KEY_FILE", str(tmp_path / "key"))
     assert run("models", "list", "--url", service.url)[0] == 0

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import threading
+import time
 
 import httpx
 import pytest
@@ -184,10 +185,15 @@ def test_an_interrupted_call_ends_its_request_and_the_client_goes_on() -> None:
             raise
         raise AssertionError("nothing interrupted the call")
 
+    def interrupt() -> None:
+        begun.wait(30)
+        time.sleep(0.5)  # the caller waits for the result by then, which nothing tells
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.main_thread().ident
+    assert main is not None
     with Client("http://test", transport=httpx.MockTransport(wait)) as made:
-        main = threading.main_thread().ident
-        assert main is not None
-        threading.Thread(target=lambda: (begun.wait(30), signal.pthread_kill(main, signal.SIGINT))).start()
+        threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             made.describe("news")
         assert cancelled.wait(30)

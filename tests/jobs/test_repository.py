@@ -239,7 +239,7 @@ async def test_an_ended_job_is_forgotten_whole(jobs: JobRepository) -> None:
     with pytest.raises(UnknownJob):
         await jobs.get(job.id)
     assert await jobs.all() == []
-    kept = {b"abound:jobs:totals", b"abound:jobs:wake:rebuild"}
+    kept = {b"abound:jobs:totals", b"abound:jobs:wake:replace"}
     assert set(await jobs.store.client.keys("*")) == kept
 
 

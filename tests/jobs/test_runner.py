@@ -246,7 +246,7 @@ def test_a_job_is_done_although_nobody_is_woken_for_it(place: Office) -> None:
     place.at_work(first)
     second = place.submit("steps", steps=1)
     with place.service.server.client() as client:
-        assert client.delete(f"{JOBS}:wake:rebuild") == 1
+        assert client.delete(f"{JOBS}:wake:replace") == 1
     place.http.delete(f"/jobs/{first}").raise_for_status()
     assert place.ended(second)["attempt"] == 1
 

@@ -88,6 +88,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         stack = ExitStack()  # not AsyncClient.close: a thread cannot be started at the exit of the interpreter
         stack.callback(self._client._stop)
         self._portal = stack.enter_context(start_blocking_portal())
+        stack.callback(self._portal.call, self._portal.stop, True)  # ends what an interrupted call left behind
         stack.callback(self._portal.call, self._client._http.aclose)
         self._close = weakref.finalize(self, _close, self._pid, stack)  # also for a client that is never closed
 

@@ -22,7 +22,7 @@ from abound.store.durability import Words, confirmation_commands, confirmed_leve
 from abound.store.key_names import ModelKeys
 from abound.store.raw_connection import ConnectionLost, Reply, pack_command
 from abound.store.reconnecting_connection import ReconnectingConnection
-from abound.store.server_info import LEVELS, ServerInfo
+from abound.store.server_info import LEVELS, ServerInfo, refusal_of
 from abound.tasks import cancel_and_wait
 from abound_core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
 from abound_core.model.entry_application import EntryApplication
@@ -252,7 +252,7 @@ class Appender:
             if str(reply).startswith("READONLY") and self._connection.raw is not None:
                 # After a failover, a new connection to the same address reaches the new primary.
                 self._connection.raw.close()
-            self._fail_group(group, StoreUnavailable(f"the store refused to append: {reply}"))
+            self._fail_group(group, StoreUnavailable(f"nothing was appended: {refusal_of(reply)}"))
         # The next group goes out.
         self._send()
 
