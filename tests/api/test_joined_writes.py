@@ -15,12 +15,17 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent: list[bytes] = []
+        self.closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent.append(bytes(data))
 
     def close(self) -> None:
         self.sent.append(b"closed")
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -96,3 +101,15 @@ def test_a_client_that_asks_first_is_told_to_go_on() -> None:
         answer = connection.recv(4096)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_nothing_is_written_once_the_client_has_left() -> None:
+    wire = Wire()
+    joined = JoinedWrites(wire, no_reading)
+    joined.write(HEAD)
+    wire.closed = True
+    joined.write(b"body")
+    joined.write(HEAD)
+    joined.flush()
+    await asyncio.sleep(0)
+    assert wire.sent == []

@@ -50,6 +50,12 @@ def test_a_text_is_bounded(service: Served) -> None:
     problem(service.http.post("/classify", json={"text": "b " * 2**19 + "c"}), 422, "invalid-field", "text")
 
 
+def test_a_text_is_bounded_after_normalization(service: Served) -> None:
+    found = service.http.post("/classify", json={"text": "\ufdfa" * 50_000})  # 18 characters each, normalized
+    problem(found, 422, "invalid-field", "text")
+    assert "normalised" in found.json()["detail"]
+
+
 def test_what_is_asked_for_is_bounded(service: Served) -> None:
     for field, most in (("k", 1000), ("include", ["a"] * 10_000), ("exclude", ["a"] * 10_000)):
         over = most + 1 if isinstance(most, int) else [*most, "a"]

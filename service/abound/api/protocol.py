@@ -39,6 +39,8 @@ class JoinedWrites(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send data; hold the head of an answer until the next write or turn of the event loop."""
+        if self._transport.is_closing():
+            return  # the client has left; earlier requests of its pipeline still write their answers
         if self._head:
             head, self._head = self._head, b""
             if len(data) <= MAX_JOINED_BYTES:
@@ -56,7 +58,7 @@ class JoinedWrites(asyncio.Transport):
         self._transport.write(answer)
 
     def flush(self) -> None:
-        if self._head:
+        if self._head and not self._transport.is_closing():
             head, self._head = self._head, b""
             self._transport.write(head)
 
