@@ -142,6 +142,13 @@ class FastPathConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if not self._data and data.count(HEAD_END) < 2 and not self.pipeline and not self.flow.read_paused:
+            # The usual case, in which nothing has to wait: a request or a part of one.
+            self._unset_keepalive_if_required()
+            self._feed(data)
+            if self._fast_answer is not None:
+                self._fall_back()  # the rest of the body has not arrived
+            return
         self._data = self._data[self._at :] + data if self._data else data
         self._at = 0
         self._parse()
@@ -198,26 +205,23 @@ class FastPathConnection(HttpToolsProtocol):
                 self._socket.resume_reading()
 
     def _feed(self, data: bytes | memoryview) -> None:
-        pieces = [data]
-        while pieces:
-            piece = pieces.pop()
-            try:
-                self.parser.feed_data(piece)
-            except HttpParserUpgrade as stopped:
-                if self._offers_upgrade():
-                    # Java's HttpClient and others offer HTTP/2 with every request; a server may ignore it (RFC 9110,
-                    # 7.8). This parser took the request as complete and stopped: another one reads the head without the
-                    # header, and the rest.
-                    head = self._head_without_upgrade()
-                    self.parser = HttpRequestParser(self)  # the other one skips what follows Connection: close
-                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-                    pieces += [memoryview(piece)[stopped.args[0] :], head]
-                else:
-                    self._at = len(self._data)  # what follows CONNECT is no request
-            except HttpParserError:
-                self.logger.warning("Invalid HTTP request received.")
-                self.send_400_response("")
-                break
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as stopped:
+            if self._offers_upgrade():
+                # Java's HttpClient and others offer HTTP/2 with every request; a server may ignore it (RFC 9110,
+                # 7.8). This parser took the request as complete and stopped: another one reads the head without the
+                # header, and the rest.
+                head = self._head_without_upgrade()
+                self.parser = HttpRequestParser(self)  # the other one skips what follows Connection: close
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+                self._feed(head)
+                self._feed(memoryview(data)[stopped.args[0] :])
+            else:
+                self._at = len(self._data)  # what follows CONNECT is no request
+        except HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("")
 
     def on_message_begin(self) -> None:
         """Begin a request. State that only the normal path needs is created when the request takes it."""
