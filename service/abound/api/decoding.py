@@ -233,8 +233,8 @@ class LineWarnings:
 def sole_features(body: bytes) -> bytes | None:
     """Return the features of a request that appears to have no other field, else None.
 
-    Only the first and the last bytes are checked. ``Vectorizer.usual`` accepts the result only if it is one whole
-    object, which confirms that the request has no other field.
+    Only the first and the last bytes are checked. ``Vectorizer.vectorize_usual`` accepts the result only if it
+    is one whole object, which confirms that the request has no other field.
     """
     if body[:12] != b'{"features":' or body[-1:] != b"}":
         return None

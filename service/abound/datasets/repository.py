@@ -174,7 +174,7 @@ class DatasetRepository:
         """Store a file as a data set, replacing the one of this name. Return it, and whether the name is new.
 
         ``environment`` is that of the process that checks the file. ``client_left`` is called after the last piece and
-        raises when nobody waits for the answer: the check then stops, and this error is raised.
+        raises once the client has left: the check then stops, and this error is raised.
 
         Raises InvalidInstance, with the number of an invalid line, TooLarge for the file, and Conflict for all data
         sets.
