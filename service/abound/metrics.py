@@ -127,7 +127,6 @@ GAUGES = {
     ),
     "snapshot_age": ModelGauge("abound_snapshot_age_seconds", "Age of the newest snapshot; 0 without one."),
     "untrimmed": ModelGauge("abound_log_untrimmed", "1 while the worker cannot make a snapshot or trim the log."),
-    "index_bytes": ModelGauge("abound_index_bytes", "Size of the state files for adoptions in the artifact store."),
     "challengers": ModelGauge("abound_challengers", "Challengers that are compared."),
     "promotions": ModelGauge("abound_gate_promotions", "Promotions of a version by the gate."),
     "rollbacks": ModelGauge("abound_gate_rollbacks", "Rollbacks by the gate."),

@@ -140,7 +140,13 @@ class Settings(BaseSettings):
         "log", description="durability of learned events when they are answered"
     )
     prepare_seconds: float = Field(
-        300.0, gt=0, le=86_400, description="longest wait for replicas to load a new index before it is adopted"
+        300.0, gt=0, le=86_400, description="longest wait for replicas to load what replaces a model"
+    )
+    undo_seconds: float = Field(
+        7 * 86_400.0, ge=0, description="how long a replaced model is kept, so that the replacement can be undone"
+    )
+    undo_bytes: int = Field(
+        1024 * MIB, ge=0, description="most bytes in the store of a replaced model that is kept; 0: none is kept"
     )
     max_staleness: float | None = Field(None, gt=0, description="seconds without the log after which /readyz fails")
 

@@ -25,7 +25,7 @@ from abound.artifacts.availability import AvailabilityMonitor
 from abound.artifacts.file_cache import cache_in
 from abound.datasets.repository import DatasetRepository
 from abound.history import high_water, worker_status
-from abound.history.archive import BASE_PREFIX, ArchiveContext, archive
+from abound.history.archive import ArchiveContext, archive
 from abound.history.garbage import FileCollector, collect_keys
 from abound.history.history import HistoryParams
 from abound.history.replay import compact
@@ -34,17 +34,20 @@ from abound.jobs.dispatcher import JobDispatcher
 from abound.jobs.fork_server import ForkServer
 from abound.jobs.repository import JobParams, JobRepository
 from abound.log.catalog import Catalog, CatalogModel, compact_catalog, reread_catalog
+from abound.log.closing import append_fenced
+from abound.log.events import IncarnationDropped
 from abound.log.stream import LogGone, LogParams
 from abound.processes import child_main
 from abound.processes.encoder_files import use_encoders
 from abound.processes.status_pipe import Report, Reporter
+from abound.replace.replace import end_abandoned
 from abound.settings import Settings
-from abound.state import schedule, snapshots, state_files
+from abound.state import schedule, snapshots
 from abound.state.snapshots import SnapshotParams
 from abound.state.state_image import StateManifest
 from abound.store import expiring
 from abound.store.client import Store, StoreParams
-from abound.store.lease import Lease, LeaseLost, acquire
+from abound.store.lease import REPLACEMENT, Lease, LeaseLost, acquire
 from abound.tasks import cancel_and_wait, forever, wait_for_event
 from abound.versions import retention as version_retention
 from abound.versions.promotion.runner import PromotionRunner
@@ -92,6 +95,7 @@ class Worker:
         jobs: JobRepository | None = None,
         kinds: Sequence[str] = (),
         alive_file: Path | None = None,
+        undo_seconds: float = 7 * 86_400.0,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}"
         self._store = store
@@ -107,7 +111,8 @@ class Worker:
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
         self._newest: dict[str, StateManifest] = {}
-        self._collector = FileCollector(store, self._log_params)
+        self._collector = FileCollector(store)
+        self._undo_seconds = undo_seconds
         self._logged: dict[str, set[str]] = {}
 
     def stop(self) -> None:
@@ -124,6 +129,8 @@ class Worker:
                     catalog = await self._catalog_now(catalog)
                     if catalog.has_grown and await compact_catalog(self._store, catalog):
                         log.info("shortened the catalog", models=len(catalog))
+                    for name in catalog.coming:
+                        await end_abandoned(self._store, catalog, name)
                     for living in catalog:
                         try:
                             await self._snapshot_if_due(living)
@@ -155,6 +162,7 @@ class Worker:
 
     async def sweep(self, catalog: Catalog) -> int:
         """Collect garbage in both stores, and archive models without new entries; return how much was deleted."""
+        await self._drop_old_former(catalog)
         swept = await collect_keys(self._store, catalog)
         artifacts = await self._joining.poll() if self._joining is not None else None
         if artifacts is None:
@@ -169,18 +177,21 @@ class Worker:
                 swept += await version_retention.collect_garbage(
                     self._store, artifacts, living.keys, self._jobs.committed_prefixes
                 )
-                await self._publish_state_file_size(artifacts, living)
             swept += await DatasetRepository(self._store).collect_garbage(artifacts)
         except (ArtifactsUnavailable, Corrupted) as error:
             log.warning("garbage collection in the artifact store failed; trying again later", reason=str(error))
         return swept
 
-    async def _publish_state_file_size(self, artifacts: ArtifactStore, living: CatalogModel) -> None:
-        """Publish the size of the state files. The size of history counts segments only."""
-        sizes = await artifacts.sizes(state_files.folder(living.keys))
-        size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
-        with contextlib.suppress(StoreRefused):
-            await worker_status.report(self._store, living.keys, index_bytes=size)
+    async def _drop_old_former(self, catalog: Catalog) -> None:
+        """Give up replaced models that have been kept for long enough."""
+        now = await self._store.now()
+        for name, former in catalog.former.items():
+            living = catalog.get(name)
+            if living is not None and now - former.replaced / 1000 > self._undo_seconds:
+                with self._skip_if_leased():
+                    async with acquire(self._store, living.keys, purpose=REPLACEMENT) as lease:
+                        event = IncarnationDropped(name, former.keys.incarnation)
+                        await append_fenced(self._store, lease, event)
 
     async def _catalog_now(self, known: Catalog) -> Catalog:
         catalog = await reread_catalog(self._store, known)
@@ -347,6 +358,7 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         jobs,
         settings.job_kinds,
         settings.data_dir / ALIVE_FILE,
+        settings.undo_seconds,
     )
     keeper = JobDispatcher(settings, store, jobs, fork_server)
     stopping = asyncio.Event()

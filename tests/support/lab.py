@@ -1,4 +1,4 @@
-"""What tests of adoptions share: a model in a store with an artifact store, replicas of it, and a plain oracle."""
+"""A model in a store with an artifact store, replicas of it, and a plain oracle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_ca
 from abound.log.events import (
     APPLY_VERSION,
     ActivateEvent,
-    AdoptEvent,
     CatalogEntry,
     ConfigureEvent,
     Entry,
@@ -22,12 +21,12 @@ from abound.log.events import (
     decode_entry,
     encode,
 )
-from abound.replace.adoption import AdoptionContext, begin
+from abound.replace.copying import Past
+from abound.replace.replace import ReplaceContext, Replacement, replace_model
 from abound.replica.replica import Replica, ReplicaParams
-from abound.state import state_files
+from abound.state.position import AT_START
 from abound.state.replicated_model import ReplicatedModel
 from abound.state.snapshots import SnapshotParams
-from abound.state.state_image import StateManifest
 from abound.store.client import Store
 from abound_core.config import ModelConfig
 from abound_core.model.entry_application import Unit
@@ -82,11 +81,11 @@ class Lab:
             return await self.living(name)
         return living
 
-    async def place(self, **fields: Any) -> AdoptionContext:
-        return AdoptionContext(
-            **{"store": self.store, "artifacts": self.artifacts, "living": await self.living(), "snapshots": SMALL}
-            | fields
-        )
+    async def context(self, record: str = "job", **fields: Any) -> ReplaceContext:
+        living = await self.living()
+        given: dict[str, Any] = {"store": self.store, "artifacts": self.artifacts, "snapshots": SMALL}
+        given |= {"name": living.keys.name, "origin": living.origin, "record": record, "undo_bytes": 2**30}
+        return ReplaceContext(**given | fields)
 
     async def append(self, *events: Any) -> list[Offset]:
         """Append events, an entry each."""
@@ -99,11 +98,6 @@ class Lab:
             )
         return offsets
 
-    async def index(self, live: LiveModel, after: Offset, recipe: dict[str, Any] | None = None) -> StateManifest:
-        return await state_files.write(
-            self.artifacts, (await self.living()).keys, live, after, recipe or {"method": "test"}
-        )
-
     async def elements(self) -> list[tuple[Offset, Any]]:
         """All events that are in the log."""
         found = await self.store.client.xrange((await self.living()).keys.log)
@@ -113,31 +107,15 @@ class Lab:
         ]
 
     async def expected(self, until: Offset | None = None) -> str:
-        """The digest that the log gives by the definition of an adoption, told as plainly as can be."""
-        events = [event for event in await self.elements() if until is None or event[0] <= until]
-        return await digest_of(await self._state(events, len(events)))
-
-    async def _state(self, events: list[tuple[Offset, Any]], n: int) -> LiveModel:
-        """The state after the first ``n`` events."""
-        live, adopted = LiveModel((await self.living()).config, (7, 7)), START
-        for i, (at, event) in enumerate(events[:n]):
-            if isinstance(event, AdoptEvent) and not Offset.parse(event.after) < adopted:
-                after, serving = Offset.parse(event.after), live.serving
-                live = await state_files.load(
-                    self.artifacts, (await self.living()).keys, event.index, event.digest, live.limits
-                )
-                for past, one in events[:i]:
-                    if past > after:
-                        apply(live, past, one)
-                live.serving = serving
-                adopted = at
-            else:
+        """The digest that the log gives, told as plainly as can be."""
+        live = LiveModel((await self.living()).config, (7, 7))
+        for at, event in await self.elements():
+            if until is None or at <= until:
                 apply(live, at, event)
-        return live
+        return await digest_of(live)
 
 
 def apply(live: LiveModel, at: Offset, event: Any) -> None:
-    """Apply an event that is no adoption."""
     if isinstance(event, LearnEvent):
         live.begin(event.records, event.n, event.units, at).finish()
     elif isinstance(event, ConfigureEvent):
@@ -196,9 +174,14 @@ async def learning(replica: Replica, seed: int = 50) -> AsyncIterator[None]:
 Open = Callable[[], Awaitable[Lab]]
 
 
-async def adopt(lab: Lab, seed: int = 9, name: str = "adoption", **fields: Any) -> Offset:
-    """Adopt a model of something else; where."""
-    place = await lab.place(**fields)
-    async with begin(place, name) as one:
-        index = await lab.index(model_of(30, seed), one.after)
-        return await one.adopt(index, "a test")
+async def replace_by(lab: Lab, live: LiveModel, record: str = "job", **fields: Any) -> Offset:
+    """Replace the model by another state, without history, as an import does; where."""
+
+    async def make(replacement: Replacement) -> Past:
+        model = ReplicatedModel(replacement.living.keys, live.config)
+        model.restore(live, AT_START)
+        return Past(model=model, source=None, tail_after=replacement.after)
+
+    at = await replace_model(await lab.context(record, **fields), make, "a test")
+    assert at is not None
+    return at

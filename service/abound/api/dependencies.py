@@ -62,7 +62,7 @@ class Parts(NamedTuple):
                 "features": len(live.features),
                 "classes": len(live.labels),
                 "connections": live.index.n_connections,
-                "memory": live.n_bytes + model.n_loaded_bytes + model.n_standby_bytes,
+                "memory": live.n_bytes + model.n_loaded_bytes + model.n_coming_bytes,
                 "lag": model.lag or 0,
                 "log_max_bytes": self.replica.params.log.max_log_bytes,
                 "activated": 0 if live.serving.is_live else Offset.parse(live.serving.at).milliseconds / 1e3,

@@ -179,6 +179,10 @@ class ArtifactStore:
             yield await self._in_thread(read, name=name)
             at += size
 
+    async def link(self, name: str, new: str) -> None:
+        """Give the bytes of an artifact a second name; an object store copies them itself. Raises UnknownArtifact."""
+        await self._in_thread(self._link, self._path(name), self._path(new), name=name)
+
     async def get(self, name: str) -> bytes:
         data: bytes = await self._in_thread(self._filesystem.cat_file, self._path(name), name=name)
         return data
@@ -294,6 +298,24 @@ class ArtifactStore:
         # The directory entries must be on disk too, including those of new folders.
         for folder in {target.parent, *(folder.parent for folder in new)}:
             sync_folder(folder)
+
+    def _link(self, path: str, new: str) -> None:
+        if not self.is_directory:
+            self._filesystem.makedirs(new.rpartition("/")[0], exist_ok=True)
+            self._filesystem.cp_file(path, new)
+            return
+        target = Path(new)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.hardlink_to(path)
+        except FileExistsError:
+            return
+        except OSError:  # the file system has no links
+            if not Path(path).exists():
+                raise
+            self._write(new, Path(path).read_bytes())
+            return
+        sync_folder(target.parent)
 
     def _upload(self, path: str, pieces: Iterable[bytes | memoryview]) -> None:
         self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)

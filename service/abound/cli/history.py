@@ -33,31 +33,31 @@ def show(
 ) -> None:
     """Show the extent of a model's history, and check that all of it is present and intact.
 
-    Reads every segment with its entries, the base, and each state file adopted since. Memory holds one state at a time.
+    Reads every segment with its entries, and the states that replays begin with.
     Exit code 1 if anything is missing or damaged.
     """
 
     async def work(
         store: Store, artifacts: ArtifactStore, living: CatalogModel
-    ) -> tuple[HistoryManifest | None, list[str], list[int]]:
+    ) -> tuple[HistoryManifest | None, list[str]]:
         from abound.history.history import History
         from abound.history.integrity import find_damage
-        from abound.state import state_files
 
         contents = await History(store, artifacts, living.keys).manifest()
         wrong = await find_damage(store, artifacts, living)
-        return contents, wrong, list((await state_files.sizes(artifacts, living.keys)).values())
+        return contents, wrong
 
-    contents, wrong, sizes = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
+    contents, wrong = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
     if as_json:
-        print_json({"model": model, "history": _to_public(contents), "wrong": wrong, "indexes": _totals(sizes)})
+        print_json({"model": model, "history": _to_public(contents), "wrong": wrong})
     elif contents is None:
         typer.echo(f"{model}: no history yet; the log holds all events")
     else:
         first, last, n_bytes, n_segments = contents.extent
         begins = "the first event" if contents.base is None else f"{first} (a base of {contents.base.size} bytes)"
         typer.echo(f"{model}: from {begins} to {last.entry}, {counted(n_segments, 'segment')}, {n_bytes} bytes")
-        typer.echo(f"  state files, adopted or the base: {len(sizes)}, {sum(sizes)} bytes")
+        if contents.refitted is not None:
+            typer.echo(f"  starts begin with the refit at {contents.refitted.offset}")
     if wrong:
         if not as_json:
             typer.echo("\n".join(f"  {sentence}" for sentence in wrong))

@@ -22,23 +22,20 @@ from abound.history.history import Base, HistoryManifest, HistoryParams, Segment
 from abound.history.segment import encode_segment
 from abound.log import stream
 from abound.log.catalog import CatalogModel
-from abound.log.events import adoption_after, check
+from abound.log.events import check
 from abound.log.stream import Element, LogParams, Trim, entry_size, trimmed_key
 from abound.state import snapshots, state_files
 from abound.state.replicated_model import ReplicatedModel
 from abound.state.state_image import StateManifest
 from abound.store.client import Store, store_errors
 from abound.store.key_names import ModelKeys
-from abound.store.lease import ADOPTION, Command, Lease, acquire
+from abound.store.lease import Command, Lease
 from abound.tasks import do_nothing
 from abound_core.errors import Corrupted, NotReady, UnknownArtifact
 from abound_core.limits import Limits
 from abound_core.types import START, Offset
 
 log = structlog.get_logger(__name__)
-
-BASE_PREFIX = "base-"
-"""Of the ids of bases. They are written under the lease only, so the holder of the lease can delete leftovers."""
 
 MIN_GOOD_SNAPSHOTS = 2  # before anything is trimmed off a log
 
@@ -84,22 +81,12 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
                 _check(to, element)
                 elements.append(element)
                 size += entry_size(element[1])
-                if size >= to.params.segment_bytes or adoption_after(element) is not None:
+                if size >= to.params.segment_bytes:
                     contents = begun = await _add(to, begun, elements, size)
                     elements, size, n_old = [], 0, 0
     if len(elements) > n_old:
         contents = await _add(to, begun, elements, size)
     return contents
-
-
-async def least_replay_offset(to: ArchiveContext, after: Offset) -> Offset | None:
-    """Return the least offset from which an adoption in the log after ``after`` replays."""
-    found = []
-    async with contextlib.aclosing(_read(to, after)) as reading:
-        async for elements in reading:
-            found += [since for element in elements if (since := adoption_after(element)) is not None]
-            await to.between()
-    return min(found, default=None)
 
 
 async def _read(to: ArchiveContext, after: Offset, until: Offset | None = None) -> AsyncGenerator[list[Element]]:
@@ -143,8 +130,7 @@ def _check(to: ArchiveContext, element: Element) -> None:
 async def restart_history(to: ArchiveContext) -> HistoryManifest:
     """Start history again at the oldest good snapshot, without anything before it, when it is damaged or lost.
 
-    Garbage collection deletes its files later. Raises Conflict while a state is rebuilt, and NotReady if no snapshot is
-    good and past all adoptions.
+    Garbage collection deletes its files later. Raises NotReady if no snapshot is good.
     """
     return await _begin_at(to, await good_snapshots(to.store, to.keys))
 
@@ -170,9 +156,7 @@ async def good_snapshots(store: Store, keys: ModelKeys) -> list[StateManifest]:
 async def make_base(to: ArchiveContext, model: ReplicatedModel) -> Base:
     """Write the state of a model as a base. Nothing may be applied to the model meanwhile."""
     position = model.position
-    recipe = {"method": "base", "offset": str(position.offset)}
-    name = f"{BASE_PREFIX}{state_files.new_id()}"
-    index = await state_files.write(to.artifacts, to.keys, model.live, position.offset, recipe, to.between, name)
+    index = await state_files.write(to.artifacts, to.keys, model.live, position.offset, to.between)
     return Base(index=index.id, digest=index.digest, size=index.size, **Base.fields_of(position))
 
 
@@ -210,21 +194,16 @@ async def _current_manifest(to: ArchiveContext, good: list[StateManifest]) -> Hi
 
 
 async def _begin_at(to: ArchiveContext, good: list[StateManifest]) -> HistoryManifest:
-    async with acquire(to.store, to.keys, purpose=ADOPTION):  # an adoption replays entries since its job began
-        for manifest in reversed(good):
-            offset = manifest.position.offset
-            needed = await least_replay_offset(to, offset)
-            if needed is not None and needed[:2] < offset[:2]:
-                continue  # without a later snapshot, every start replays this adoption
-            model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
-            try:
-                live = await snapshots.load(to.store, to.keys, manifest, model.limits)
-            except Corrupted as error:
-                log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
-                continue
-            model.restore(live, manifest.position)
-            base = await make_base(to, model)
-            return await swap_manifest(to, _empty(to, base), await _trim_before(to, base))
+    for manifest in reversed(good):
+        model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
+        try:
+            live = await snapshots.load(to.store, to.keys, manifest, model.limits)
+        except Corrupted as error:
+            log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
+            continue
+        model.restore(live, manifest.position)
+        base = await make_base(to, model)
+        return await swap_manifest(to, _empty(to, base), await _trim_before(to, base))
     raise NotReady(
         f"no usable snapshot of {to.keys.name} to start its history at; retry after the next snapshot", retry_after=60.0
     )
@@ -260,7 +239,7 @@ async def _extendable_segment(
 ) -> tuple[list[Element], int, int, Segment | None]:
     """Return the last segment if it should be extended, with its entries, their size in the log and their number."""
     last = contents.segments[-1] if contents.segments else None
-    if last is None or last.needs is not None or last.log_bytes * 2 > to.params.segment_bytes:
+    if last is None or last.log_bytes * 2 > to.params.segment_bytes:
         return [], 0, 0, None
     try:
         elements = await history_manifest.History(to.store, to.artifacts, to.keys).elements(last)
@@ -284,8 +263,7 @@ async def write_segment(
 ) -> Segment:
     """Write elements as a segment file that nothing points to yet, read it back and compare.
 
-    ``n_before`` and ``bytes_before`` count the log's entries before them. ``log_bytes`` is their size when they were
-    appended; it stays the same when some of them are erased.
+    ``n_before`` and ``bytes_before`` count the log's entries before them; ``log_bytes`` is their own size.
     """
     packed = await asyncio.to_thread(encode_segment, elements)
     first, last = elements[0][0].decode(), elements[-1][0].decode()
@@ -293,7 +271,6 @@ async def write_segment(
     await to.artifacts.put(name, packed)
     if await to.artifacts.get(name) != packed:
         raise Corrupted(f"the artifact store does not give back what was written as {name}")
-    needs = [after for element in elements if (after := adoption_after(element)) is not None]
     return Segment(
         name=name,
         first=first,
@@ -304,5 +281,4 @@ async def write_segment(
         log_bytes=log_bytes,
         size=len(packed),
         checksum=checksum_of(packed),
-        needs=str(min(needs)) if needs else None,
     )

@@ -8,14 +8,13 @@ seconds, or fail over to a server that is behind, and then refers to the file or
 store first and copies the files afterwards (``docs/guides/backups.md``). Keys in the store need no such delay, because
 they return together with the pointer.
 
-State files are referenced by adoptions in history and log, and by the base of history. Retention removes adoptions. A
-job that has made a state file deletes unreferenced ones itself (``abound/replace/erase.py``).
+The catalog lists all incarnations that are needed: those of models, of unfinished replacements, and of replaced models
+that are kept for an undo. Everything of another incarnation is garbage.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 
 import structlog
@@ -24,12 +23,10 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.history.history import History, HistoryManifest, artifact_folder
 from abound.log import stream
 from abound.log.catalog import Catalog
-from abound.log.events import adopted_state_files
-from abound.log.stream import LogParams
 from abound.state import snapshots, state_files
 from abound.store.client import Store, store_errors
 from abound.store.key_names import ModelKeys
-from abound.store.lease import ADOPTION, LeaseLost, acquire
+from abound.store.lease import acquire
 from abound_core.errors import Conflict, Corrupted, UnknownApplyVersion, UnknownArtifact
 from abound_core.types import Offset
 
@@ -45,7 +42,7 @@ _ARTIFACT = re.compile(r"(?P<name>[^/]+)/(?P<incarnation>\d+-\d+)/.+")
 async def collect_keys(store: Store, catalog: Catalog) -> int:
     """Delete keys of deleted models and of unfinished snapshots; return their number."""
     swept = 0
-    living = {(one.keys.name.encode(), one.keys.incarnation.encode()): one.keys for one in catalog}
+    living = {(keys.name.encode(), keys.incarnation.encode()): keys for keys in catalog.incarnations()}
     found: dict[ModelKeys, list[tuple[bytes, str]]] = {}
     with store_errors():
         async for key in store.client.scan_iter(match="abound:{*", count=1000):
@@ -77,11 +74,9 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
 class FileCollector:
     """Deletes files that nothing refers to; remembers since when each has been unreferenced."""
 
-    def __init__(self, store: Store, params: LogParams | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._params = params or LogParams()
         self._unreferenced: dict[str, float] = {}
-        self._all_referenced: dict[ModelKeys, set[str]] = {}
 
     async def collect(self, artifacts: ArtifactStore, catalog: Catalog) -> int:
         """Delete files of deleted models, segments, state files, and files half written; return their number.
@@ -90,9 +85,9 @@ class FileCollector:
         history or log cannot be read.
         """
         swept = await artifacts.sweep_unfinished()
-        living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
+        living = {(keys.name, keys.incarnation): keys for keys in catalog.incarnations()}
+        coming = {one.keys for one in catalog.coming.values()}  # their files have no reference yet
         found: dict[ModelKeys, set[str]] = {keys: set() for keys in living.values()}
-        self._all_referenced = {keys: known for keys, known in self._all_referenced.items() if keys in found}
         now = asyncio.get_running_loop().time()
         before, self._unreferenced = self._unreferenced, {}
         expired = {name for name, since in before.items() if now - since >= UNREFERENCED_SECONDS}
@@ -101,6 +96,8 @@ class FileCollector:
             if match is None:
                 continue
             one = living.get((match["name"], match["incarnation"]))
+            if one in coming:
+                continue
             if one is not None:
                 if name.startswith((artifact_folder(one, "history/"), f"{state_files.folder(one)}/")):
                     found[one].add(name)
@@ -129,61 +126,21 @@ class FileCollector:
         self, artifacts: ArtifactStore, keys: ModelKeys, names: set[str], expired: set[str]
     ) -> set[str]:
         """Delete the files of a model that are unreferenced and expired. Return all unreferenced ones."""
-        start = f"{state_files.folder(keys)}/"
-        states = {name.removeprefix(start).partition("/")[0] for name in names if name.startswith(start)}
-        # A job that dies between writing a state file and adopting it leaves the file. It holds the lease of adoptions
-        # until then, and whatever else writes a listed file holds that of the model.
-        async with acquire(self._store, keys, purpose=ADOPTION) as lock, acquire(self._store, keys) as lease:
+        async with acquire(self._store, keys) as lease:  # whatever writes a listed file holds it
             contents = await History(self._store, artifacts, keys).manifest()
-            unneeded = {name for name in names if not name.startswith(start)}
+            if not _is_whole(contents, artifacts, await stream.trim_of(self._store, keys.log)):
+                raise Corrupted(f"the history of {keys.name} is not the one that its log continues")
+            start = f"{state_files.folder(keys)}/"
+            listed: set[str] = set()
             if contents is not None:
-                unneeded -= {segment.name for segment in contents.segments}
-            if states and states != self._all_referenced.get(keys):  # they stay referenced until history starts later
-                gone = states - await referenced_state_files(self._store, artifacts, keys, self._params)
-                await lease.check()
-                unneeded |= {start + state for state in gone}
-                if not gone:
-                    self._all_referenced[keys] = states
+                states = {one.index for one in (contents.base, contents.refitted) if one is not None}
+                listed = {segment.name for segment in contents.segments}
+                listed |= {name for name in names if name.removeprefix(start).partition("/")[0] in states}
+            unneeded = names - listed
             for name in sorted(unneeded & expired):
-                await lock.check()
-                if name.startswith(start):
-                    await state_files.delete(artifacts, keys, name.removeprefix(start))
-                else:
-                    await artifacts.delete(name)
+                await lease.check()
+                await artifacts.delete(name)
             return unneeded
-
-
-async def referenced_state_files(
-    store: Store, artifacts: ArtifactStore, keys: ModelKeys, params: LogParams
-) -> set[str]:
-    """Return the state files that history and log refer to. The caller holds the lease of the model.
-
-    Raises Corrupted if history and log cannot be read without a gap.
-    """
-    history = History(store, artifacts, keys)
-    contents = await history.manifest()
-    trim = await stream.trim_of(store, keys.log)
-    if not _is_whole(contents, artifacts, trim):
-        raise Corrupted(f"the history of {keys.name} is not the one that its log continues")
-    needed = set()
-    if contents is not None:
-        needed = {contents.base.index} if contents.base is not None else set()
-        for segment in contents.segments:
-            if segment.needs is not None:  # it has an adoption
-                needed |= adopted_state_files(await history.elements(segment))
-    connection = await store.open_connection("sweep")
-    try:
-        reading = stream.read(
-            connection, keys.log, trim.last, read_bytes=params.read_bytes, seconds=store.params.reply_seconds
-        )
-        async with contextlib.aclosing(reading):
-            async for elements in reading:
-                needed |= adopted_state_files(elements)
-    except stream.LogTrimmed as error:
-        raise LeaseLost from error
-    finally:
-        connection.close()
-    return needed
 
 
 def _is_whole(contents: HistoryManifest | None, artifacts: ArtifactStore, trim: stream.Trim) -> bool:

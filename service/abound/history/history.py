@@ -2,7 +2,7 @@
 
     ...:history                                          JSON: base and segments in order, with a checksum: the manifest
     <model>/<incarnation>/history/<first id>-<random>.seg   a segment (``abound/history/segment.py``)
-    <model>/<incarnation>/index/<id>/...                 the base: the state at which history starts
+    <model>/<incarnation>/index/<id>/...                 states that replays begin with: the base, and that of a refit
     (``abound/state/state_files.py``)
 
 **start**: the first entry of the log, or the base. A base is a state at an offset; retention has deleted the segments
@@ -26,7 +26,7 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.checksums import checksum_of, decoding, read_sealed
 from abound.history import segment as segments
 from abound.log.events import check
-from abound.log.stream import Element, LastEntryFields
+from abound.log.stream import Element
 from abound.state.position import StoredPosition
 from abound.store.client import Store, store_errors
 from abound.store.key_names import ModelKeys
@@ -46,12 +46,9 @@ class HistoryParams:
     Attributes
     ----------
     segment_bytes : int
-        A segment is closed at about this many bytes of the log, before compression, and after an adoption.
+        A segment is closed at about this many bytes of the log, before compression.
     keep_bytes : int
         Most bytes of compressed segments per model. Beyond it the oldest segments are deleted.
-    keep_indexes_bytes : int
-        Most bytes of the state files that adoptions in history need, per model. Beyond it the oldest are deleted,
-        together with history up to their adoptions. The newest stays.
     keep_seconds : float
         Segments whose entries are all older than this are deleted; 0: no bound by age.
     slack : float, 0 to 0.5
@@ -60,16 +57,14 @@ class HistoryParams:
 
     segment_bytes: int = 16 * 2**20
     keep_bytes: int = 16 * 2**30
-    keep_indexes_bytes: int = 64 * 2**30
     keep_seconds: float = 0.0
     slack: float = 0.05
 
     def __post_init__(self) -> None:
         if not 1024 <= self.segment_bytes <= 256 * 2**20:
             raise ValueError("segment_bytes must be from 1024 to 268435456")
-        for name in ("keep_bytes", "keep_indexes_bytes"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be more than 0")
+        if not self.keep_bytes > 0:
+            raise ValueError("keep_bytes must be more than 0")
         if not self.keep_seconds >= 0:
             raise ValueError("keep_seconds must be at least 0")
         if not 0 <= self.slack <= 0.5:
@@ -85,16 +80,13 @@ class Segment(msgspec.Struct, frozen=True):
     n_before: int  # entries of the log before it
     bytes_before: int
     n_entries: int
-    log_bytes: int  # of its own entries at the append, even if events were erased since
+    log_bytes: int  # of its own entries
     size: int  # of the file
     checksum: str  # BLAKE2b-128 of the file
-    # The least offset from which an adoption in this segment replays; None if it has no adoption. No base may lie
-    # between the two, because a replay that starts there could not carry out the adoption.
-    needs: str | None = None
 
 
 class Base(StoredPosition, frozen=True, kw_only=True):
-    """The state at which history starts."""
+    """A state that a replay begins with."""
 
     index: str  # id of its state file
     digest: str
@@ -117,12 +109,21 @@ class HistoryManifest(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: str  # id of the artifact store with the files
     base: Base | None  # None: history starts at the first entry of the log
     segments: list[Segment]
+    # What a refit made of the events up to here. A replay begins with it; only the next refit reads what is before it.
+    refitted: Base | None = None
     checksum: str = ""
 
     @property
     def start(self) -> Offset:
         """The first offset after which every entry can be read."""
         return START if self.base is None else Offset.parse(self.base.offset)
+
+    def first_state(self, until: Offset | None = None) -> Base | None:
+        """Return the state that a replay to ``until`` (default: the end) begins with; None for the empty one."""
+        refitted = self.refitted
+        if refitted is not None and (until is None or refitted.position.offset <= until):
+            return refitted
+        return self.base
 
     @property
     def end(self) -> Offset:
@@ -145,7 +146,8 @@ class HistoryManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        return sum(segment.size for segment in self.segments) + (self.base.size if self.base else 0)
+        states = [one.size for one in (self.base, self.refitted) if one is not None]
+        return sum(segment.size for segment in self.segments) + sum(states)
 
     @property
     def extent(self) -> Extent:
@@ -169,8 +171,6 @@ def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
         raise Corrupted(str(error)) from None
     with decoding(what):
         marks = [contents.start[:2]]
-        if contents.base is not None:
-            Offset.parse(contents.base.adopted)
         for segment in contents.segments:
             marks += [Offset.of_entry(segment.first)[:2], Offset.of_entry(segment.last)[:2]]
     if (contents.model, contents.incarnation) != (keys.name, keys.incarnation):
@@ -233,8 +233,6 @@ class History:
             except UnknownArtifact:
                 missing = ahead[0].name  # unless retention has just removed it from the manifest
                 continue
-            name, fields = elements[-1]
-            elements[-1] = name, LastEntryFields(fields, ahead[0].bytes_before + ahead[0].log_bytes)
             for begin in range(0, len(elements), most):
                 wanted = [
                     element

@@ -7,23 +7,21 @@ rebuilds or erases.
 from __future__ import annotations
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.history import BEGIN_ANEW_HINT, WAY_OUT, History
+from abound.history import full_log
+from abound.history.history import WAY_OUT, History
 from abound.history.load import load_first_state
-from abound.history.replay import ReplaySource
 from abound.log import stream
 from abound.log.catalog import CatalogModel
-from abound.log.events import AdoptEvent, decode_entry
+from abound.log.events import decode_entry
 from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store
 from abound_core.errors import Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownOffset
-from abound_core.types import Offset
 
 
 async def find_damage(store: Store, artifacts: ArtifactStore | None, living: CatalogModel) -> list[str]:
     """Return what is wrong with each damaged part of a model's full log, and the way out.
 
-    Reads all of it: segments, base, log and every adopted state file, one state in memory at a time. Raises Corrupted
-    if the manifest of history cannot be read.
+    Reads all of it: segments, base and log. Raises Corrupted if the manifest of history cannot be read.
     """
     name = living.keys.name
     history = History(store, artifacts, living.keys)
@@ -43,37 +41,18 @@ async def find_damage(store: Store, artifacts: ArtifactStore | None, living: Cat
         await load_first_state(store, artifacts, model)
     except (Corrupted, UnknownApplyVersion) as error:
         wrong.append(str(error))
-    source = ReplaySource(store, artifacts)
     after = (await stream.trim_of(store, living.keys.log)).last if wrong else model.offset
-    adopted = model.position.adopted
     model.reset()  # the base is not needed any more
     unreadable: list[str] = []
-    lost: list[str] = []
     try:
-        async for elements in source.entries(living.keys, after, None):
-            for element in elements:
-                at = Offset.of_entry(element[0])
+        async for elements in full_log.read_entries(store, artifacts, living.keys, after):
+            for name_of_entry, fields in elements:
                 try:
-                    event = decode_entry(element[1]).event
+                    decode_entry(fields)
                 except (Corrupted, UnknownApplyVersion) as error:
                     advice = f". {stream.DAMAGED_ENTRY_ADVICE}" if isinstance(error, Corrupted) else ""
-                    unreadable.append(f"the entry {at.entry} of the log of {name} cannot be applied: {error}{advice}")
-                    continue
-                if wrong or unreadable or not isinstance(event, AdoptEvent) or Offset.parse(event.after) < adopted:
-                    continue
-                adopted = at
-                try:
-                    await source.load(living.keys, event.index, event.digest, model.limits)
-                    async for _ in source.entries(living.keys, Offset.parse(event.after), at):
-                        pass
-                except (Corrupted, UnknownArtifact, UnknownOffset) as error:
-                    what = event.reason or "no reason was given"
-                    reason = (
-                        f"the state file adopted at {at.entry} ({what}) cannot be used: {error}. Restore it from a "
-                        f"backup. Without a backup, wait until all snapshots are past this offset; then "
-                        f"{BEGIN_ANEW_HINT}"
-                    )
-                    lost.append(reason)
+                    at = name_of_entry.decode()
+                    unreadable.append(f"the entry {at} of the log of {name} cannot be applied: {error}{advice}")
     except (Corrupted, UnknownApplyVersion, UnknownOffset) as error:
         wrong.append(str(error))
-    return wrong + unreadable + lost
+    return wrong + unreadable

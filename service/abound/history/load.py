@@ -1,6 +1,7 @@
-"""Restore a model: from its newest snapshot, or to its first state, from which everything since can be replayed.
+"""Load a model: its newest snapshot, or its first state, from which everything since can be replayed.
 
-The first state is empty while the log, or history, has the log's first entry. Otherwise it is the base of history.
+The first state is what a refit made, if any. Otherwise it is the base of history, or empty while the log, or history,
+has the log's first entry.
 """
 
 from __future__ import annotations
@@ -35,23 +36,27 @@ async def load_first_state(
     artifacts: ArtifactStore | None,
     model: ReplicatedModel,
     progress: Callable[[float], None] = lambda done: None,
+    until: Offset | None = None,
 ) -> None:
     """Put a model into its first state; ``full_log.read_entries`` yields what to replay on top.
 
-    Raises Corrupted if the log has lost its start and there is no history. The message has the way out.
+    The state of a refit past ``until`` is not used. Raises Corrupted if the log has lost its start and there is no
+    history. The message has the way out.
     """
     model.reset()
-    if await holds(store, model.keys.log, START, b""):
-        return
     contents = await History(store, artifacts, model.keys).manifest()
     if contents is None:
+        if await holds(store, model.keys.log, START, b""):
+            return
         raise Corrupted(f"the log of {model.name} has lost its beginning, and there is no history of it. {WAY_OUT}")
     if artifacts is None:
+        if await holds(store, model.keys.log, START, b"") and contents.refitted is None:
+            return
         raise ArtifactsUnavailable(
             f"the log of {model.name} has its beginning in history, and no artifact store is set. "
             "Set ABOUND_ARTIFACTS_URL"
         )
-    base = contents.base
+    base = contents.first_state(until)
     if base is None:
         return
     try:
@@ -77,13 +82,13 @@ async def load_newest(
     log nor history has the start.
     """
     bad: list[str] = []
-    found = await _newest_whole(store, model, lambda offset: until is None or offset <= until, bad, progress)
+    found = await _newest_whole(store, model, until, bad, progress)
     if found is not None:
         manifest, live = found
         model.restore(live, manifest.position)
         return manifest
     try:
-        await load_first_state(store, artifacts, model, progress)
+        await load_first_state(store, artifacts, model, progress, until)
     except (Corrupted, ArtifactsUnavailable) as error:
         reasons = f" ({'; '.join(bad)})" if bad else ""
         raise type(error)(f"none of the snapshots of {model.name} can be used{reasons}, and {error}") from error
@@ -92,33 +97,19 @@ async def load_newest(
     return None
 
 
-async def load_past(store: Store, model: ReplicatedModel, at: Offset) -> bool:
-    """Put a halted model into the state of its newest good snapshot at or past ``at``; return whether that was done.
-
-    Nothing changes without such a snapshot, or if the model was loaded again meanwhile and is no longer halted.
-    """
-    before = model.position
-    found = await _newest_whole(store, model, lambda offset: offset[:2] >= at[:2], [], lambda done: None)
-    if found is None or model.halted is None or model.position is not before:
-        return False
-    manifest, live = found
-    model.restore(live, manifest.position)
-    return True
-
-
 async def _newest_whole(
     store: Store,
     model: ReplicatedModel,
-    fits: Callable[[Offset], bool],
+    until: Offset | None,
     bad: list[str],
     progress: Callable[[float], None],
 ) -> tuple[StateManifest, LiveModel] | None:
-    """Return the newest good snapshot whose offset fits, with its state; append the faults of others to ``bad``."""
+    """Return the newest good snapshot up to ``until``, with its state; append the faults of others to ``bad``."""
     names = await snapshots.ids(store, model.keys)
     for name in names:
         try:
             manifest = await snapshots.read_manifest(store, model.keys, name)
-            if not fits(manifest.position.offset):
+            if until is not None and manifest.position.offset > until:
                 continue
             if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
                 raise Corrupted(f"the log does not continue from its offset {manifest.offset}")
@@ -128,5 +119,5 @@ async def _newest_whole(
             bad.append(f"{name}: {error}")
     if names != await snapshots.ids(store, model.keys):  # newer ones have replaced those that could not be read
         bad.clear()
-        return await _newest_whole(store, model, fits, bad, progress)
+        return await _newest_whole(store, model, until, bad, progress)
     return None

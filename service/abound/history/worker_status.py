@@ -1,7 +1,7 @@
 """Status of the worker's work on a model, published for the replicas.
 
 ...:worker-status    hash: ``history``: why the log cannot be archived and trimmed; ``snapshots``: why no snapshot can
-                     be made; ``index_bytes``. The hash expires ``KEPT_SECONDS`` after the worker's last report.
+                     be made. The hash expires ``KEPT_SECONDS`` after the worker's last report.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class WorkerStatus(NamedTuple):
     """The last report of the worker."""
 
     trouble: str | None = None  # why a snapshot cannot be made or the log cannot be trimmed
-    index_bytes: int = 0  # of the state files that were made to be adopted
 
 
 async def report(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
@@ -41,5 +40,4 @@ async def report(store: Store, keys: ModelKeys, **said: str | int | None) -> Non
 
 def parse(found: Mapping[bytes, bytes]) -> WorkerStatus:
     troubles = [found[name].decode(errors="replace") for name in (b"snapshots", b"history") if name in found]
-    size = found.get(b"index_bytes", b"")
-    return WorkerStatus("; ".join(troubles) or None, int(size) if size.isdigit() else 0)
+    return WorkerStatus("; ".join(troubles) or None)

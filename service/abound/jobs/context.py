@@ -15,11 +15,9 @@ from abound.jobs.record import Job
 from abound.jobs.repository import JobRepository
 from abound.log.catalog import CatalogModel, read_catalog
 from abound.settings import Settings
-from abound.state import state_files
 from abound.store.client import Store
-from abound.store.key_names import ModelKeys
 from abound.versions.card import CARD
-from abound_core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable, UnknownModel
+from abound_core.errors import ArtifactsUnavailable, Cancelled, Conflict, StoreUnavailable, UnknownModel
 from abound_core.types import Offset
 
 if TYPE_CHECKING:
@@ -85,8 +83,7 @@ class JobContext:
     async def will_write(self, prefix: str) -> None:
         """Note that the job owns the artifacts below ``prefix``. Await it before the first of them is written.
 
-        ``prefix`` contains ``attempt_name``. Uncommitted artifacts are deleted when the job ends or is retried. State
-        files are left to the garbage collection, which checks history and log (``abound/history/garbage.py``).
+        ``prefix`` contains ``attempt_name``. Uncommitted artifacts are deleted when the job ends or is retried.
         """
         self.check()
         await self._jobs.add_owned_prefix(self.job, prefix)
@@ -111,7 +108,9 @@ class JobContext:
         Raises Cancelled if the job should stop or has another holder, UnknownModel if the model was deleted.
         """
         self.check()
-        await model_of(self.store, self.job)
+        living = await model_of(self.store, self.job)
+        if prefixes and living.keys != self.living.keys:
+            raise Conflict(f"the model {self.job.model} was replaced while the job ran; submit the job again")
         if not await self._jobs.commit(self.job, *prefixes):
             self.stop()
             raise Cancelled("the job was asked to stop")
@@ -138,7 +137,7 @@ class JobContext:
 async def model_of(store: Store, job: Job) -> CatalogModel:
     """Return the catalog entry of a job's model. Raises UnknownModel even if another model has the same name by now."""
     living = (await read_catalog(store)).get(job.model)
-    if living is None or living.keys.incarnation != job.incarnation:
+    if living is None or living.origin != job.origin:
         raise UnknownModel(f"the model {job.model} was deleted")
     return living
 
@@ -146,16 +145,14 @@ async def model_of(store: Store, job: Job) -> CatalogModel:
 async def delete_uncommitted(jobs: JobRepository, job: Job, artifacts: ArtifactStore | None) -> None:
     """Delete the artifacts that a job wrote and did not commit. Repeating it is safe.
 
-    A failover of the store may have lost the commit although the result is visible. State files therefore stay: only
-    history and log can tell whether they are used. A version that has its card stays too, because the card is written
-    after the commit.
+    A failover of the store may have lost the commit although the result is visible. So a version that has its card
+    stays, because the card is written after the commit.
     """
-    indexed = state_files.folder(ModelKeys(job.model, job.incarnation))
     for prefix in await jobs.owned_prefixes(job.id):
         if artifacts is None:
             raise ArtifactsUnavailable(
                 "the artifacts of the job cannot be deleted without an artifact store: set ABOUND_ARTIFACTS_URL here"
             )
-        if prefix.startswith(f"{indexed}/") or f"{prefix}/{CARD}" in await artifacts.names(prefix):
+        if f"{prefix}/{CARD}" in await artifacts.names(prefix):
             continue
         await artifacts.clear(prefix)

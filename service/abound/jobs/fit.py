@@ -20,7 +20,7 @@ from pydantic import Field
 
 from abound.datasets.files import local_file, read_file
 from abound.datasets.repository import DatasetCard, DatasetRepository
-from abound.history import erasures, full_log
+from abound.history import full_log
 from abound.jobs.training_data import MAX_DENSE_BYTES, matrices_of_history
 from abound.processes.parallel import parallel
 from abound.settings import field_descriptions
@@ -222,8 +222,6 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             whole=False,
         )
         clock.lap("write")
-        if read.range is not None:
-            await erasures.refuse_forgotten(context.store, keys, read.until)
         progress("done", 0.99)
         await context.commit(prefix)
         await version_retention.publish(context.store, context.artifacts, keys, name)

@@ -25,8 +25,8 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from abound.jobs.fit import fit, fit_params
-from abound.jobs.replace import RestoreParams, forget, refit, restore
-from abound.replace.redaction import ForgetParams
+from abound.jobs.replace import RestoreParams, UndoParams, forget, refit, restore, undo
+from abound.replace.forget import ForgetParams
 from abound.replace.refit import RefitParams
 from abound.settings import field_descriptions
 from abound_core.config import ModelConfig
@@ -116,4 +116,5 @@ METHODS: dict[str, JobMethod] = {
     "forget": JobMethod(ForgetParams, forget),
     "refit": JobMethod(RefitParams, refit, check_config=RefitParams.check_config),
     "restore": JobMethod(RestoreParams, restore),
+    "undo": JobMethod(UndoParams, undo),
 }

@@ -49,7 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     id: str
     state: State
     model: str
-    incarnation: str
+    origin: str  # of the model
     method: str
     kind: Annotated[str, Meta(description="The kind of workers that run it.")]
     params: Annotated[dict[str, Any], Meta(description="Parameters, including defaults.")] = {}

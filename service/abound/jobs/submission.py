@@ -98,7 +98,7 @@ class JobSubmission:
                 id=job_id,
                 state="queued",
                 model=model.name,
-                incarnation=model.incarnation,
+                origin=model.origin,
                 method=request.method,
                 kind=method.kind,
                 params=plain,

@@ -1,20 +1,18 @@
 """The instances that a model has learned, as matrices for a batch method.
 
-If history begins with a base, or the model was imported, the earlier events exist only as a state file; the instances
-begin after it.
+If history begins with a base, the earlier events exist only as a state file; the instances begin after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, NamedTuple
 
-from abound.history import erasures, full_log
-from abound.history.lineage import Lineage, read_events, trace_lineage
+from abound.history import full_log
+from abound.history.history import History
 from abound.log.events import LearnEvent
-from abound.log.stream import Element, LogParams
+from abound.log.stream import LogParams
 from abound.state import state_files
 from abound.state.replicated_model import new_secret
 from abound_core.instances.record import record_ends
@@ -50,51 +48,32 @@ class LearnedInstances(NamedTuple):
 
 
 async def matrices_of_history(context: JobContext, progress: Progress) -> LearnedInstances:
-    """Return the instances that a model has learned and that still count, in the order in which it learned them.
-
-    Raises Conflict while history still has events that are being forgotten.
-    """
+    """Return the instances that a model has learned, in the order in which it learned them."""
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
-    params = context.settings.group(LogParams)
     await context.pin(START)  # nothing of history is deleted during the read
     until = await full_log.newest_offset(store, keys)
-    await erasures.refuse_forgotten(store, keys, until)
-
-    async def read(after: Offset, to: Offset) -> AsyncGenerator[list[Element]]:
-        reading = full_log.read_entries(store, artifacts, keys, after, to._replace(position=0), params=params)
-        async with contextlib.aclosing(reading):
-            async for elements in reading:
-                context.check()
-                yield elements
-
-    progress("finding the events that count", 0.0)
-    # The ranges that still count at ``until``, the end of the log when the job began.
-    found = await trace_lineage(read, store, artifacts, keys, until)
-    after = found.ranges[0].after if found.ranges else until
+    contents = await History(store, artifacts, keys).manifest()
+    base = None if contents is None else contents.base
+    after, outcomes = START, OutcomeReplay()
+    if base is not None:
+        live = await state_files.load(artifacts, keys, base.index, base.digest, Limits())
+        after, outcomes = base.position.offset, OutcomeReplay(live.receipts)
     await context.range(None if after == START else after, until)
     gathering = MatrixBuilder(new_secret(), dense_bytes=MAX_DENSE_BYTES)
-    outcomes = await _outcomes(context, found)
+    reading = full_log.read_entries(store, artifacts, keys, after, until, params=context.settings.group(LogParams))
     # Repeats and forgotten events are left out. Of a record only the ids and values of its features and labels are
     # kept.
-    for log_range in found.ranges:
-        async with contextlib.aclosing(read_events(read, log_range)) as reading:
-            async for group in reading:
-                for at, event in group:
-                    if type(event) is LearnEvent:
-                        await _add(gathering, outcomes, event, at, progress, _share(at, after, until))
+    async with contextlib.aclosing(reading):
+        async for elements in reading:
+            context.check()
+            for element in elements:
+                event = full_log.decode_element(element).event
+                if type(event) is LearnEvent:
+                    at = Offset.of_entry(element[0])
+                    await _add(gathering, outcomes, event, at, progress, _share(at, after, until))
     progress("building the matrices", 0.95)
     data = await asyncio.to_thread(gathering.matrices)
-    return LearnedInstances(data, after, until, found.start is None)
-
-
-async def _outcomes(context: JobContext, found: Lineage) -> OutcomeReplay:
-    """Return which requests were learned, starting from the receipts of the initial state."""
-    if found.start is None:
-        return OutcomeReplay()
-    live = await state_files.load(
-        context.artifacts, context.living.keys, found.start.name, found.start.digest, Limits()
-    )
-    return OutcomeReplay(live.receipts)
+    return LearnedInstances(data, after, until, base is None)
 
 
 async def _add(

@@ -65,6 +65,7 @@ class PendingRequest(msgspec.Struct, gc=False):
     first: int = 0  # index of its first instance in the group
     first_unit: int = 0  # index of its first draft in the group
     spans: AppendSpans | None = None  # if requests are traced
+    refused_since: float = 0.0  # when a closed log refused it first
 
     def result_in(self, group: AppendGroup, reached: int) -> Offset | list[LearnOutcome]:
         entry, applied, first = group.entry, group.applied if self.wait else None, self.first

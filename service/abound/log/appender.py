@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from abound.log.append_group import AppendGroup, LearnDraft, LearnOutcome, PendingRequest
 from abound.log.events import APPLY_VERSION, ControlEvent, Entry, encode
-from abound.log.stream import LogParams, xadd
+from abound.log.stream import CLOSED_REFUSAL, LogParams, xadd
 from abound.metrics import DurationCounter
 from abound.processes.tracing import Tracing
 from abound.store.client import Store, store_errors
@@ -29,6 +29,12 @@ from abound_core.model.entry_application import EntryApplication
 from abound_core.types import Offset
 
 SWEEP_SECONDS = 0.05
+
+CLOSED_RETRY_SECONDS = 0.02
+CLOSED_SECONDS = 2.0
+"""How long a request waits while the log is closed, because the model is being replaced."""
+
+RETIRE_SECONDS = 15.0
 
 
 async def append_event(store: Store, keys: ModelKeys, event: ControlEvent) -> Offset:
@@ -80,6 +86,7 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._successor: Appender | None = None
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -168,6 +175,18 @@ class Appender:
         if self._connection is not self._shared:
             await self._connection.stop()
 
+    def move_to(self, successor: Appender) -> None:
+        """Send everything that the closed log refuses to another one: that of the incarnation that is served now."""
+        self._successor = successor
+        self._move_queue()
+
+    async def retire(self) -> None:
+        """Stop once the requests that were sent have ended. The log is closed, so no further one is appended."""
+        until = self._loop.time() + RETIRE_SECONDS
+        while self._groups and self._loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(SWEEP_SECONDS)
+        await self.stop("the model was replaced")
+
     # one group at a time
 
     def _put(self, waiting: PendingRequest) -> None:
@@ -248,6 +267,9 @@ class Appender:
             self._settle(group)
         elif reply is None:
             self._fail_group(group, StoreUnavailable("the store has lost the log; nothing was appended"))
+        elif CLOSED_REFUSAL in str(reply):
+            self._wait_open(group)
+            return
         else:
             if str(reply).startswith("READONLY") and self._connection.raw is not None:
                 # After a failover, a new connection to the same address reaches the new primary.
@@ -255,6 +277,37 @@ class Appender:
             self._fail_group(group, StoreUnavailable(f"nothing was appended: {refusal_of(reply)}"))
         # The next group goes out.
         self._send()
+
+    def _wait_open(self, group: AppendGroup) -> None:
+        """Send the requests of a group again a little later: the log is closed while the model is being replaced."""
+        self._groups.pop(group.sequence, None)
+        now = self._loop.time()
+        for waiting in reversed(group.waiting):
+            waiting.refused_since = waiting.refused_since or now
+            if waiting.future.done():
+                self._uncount(waiting)
+            elif now - waiting.refused_since > CLOSED_SECONDS:
+                self._end(waiting, NotReady("the model is being replaced; nothing was learned, send it again"))
+            else:
+                self._queue.appendleft(waiting)
+        if self._successor is not None:
+            self._busy = False
+            self._move_queue()
+        else:
+            self._loop.call_later(CLOSED_RETRY_SECONDS, self._send)
+
+    def _move_queue(self) -> None:
+        successor = self._successor
+        if successor is not None:
+            while self._queue:
+                waiting = self._queue.popleft()
+                self._uncount(waiting)
+                successor.take_over(waiting)
+
+    def take_over(self, waiting: PendingRequest) -> None:
+        """Append a request of another appender. Its bounds were checked there."""
+        self._count(waiting)
+        self._put(waiting)
 
     def _take(self) -> AppendGroup | None:
         """Return the next group: requests up to the bounds, or one control event; None if nothing waits."""
@@ -345,6 +398,9 @@ class Appender:
             self._n_waiting and self._n_bytes + waiting.n_bytes > params.waiting_bytes
         ):
             raise Overloaded("too many events wait to be appended; try again later")
+        self._count(waiting)
+
+    def _count(self, waiting: PendingRequest) -> None:
         self._n_waiting += 1
         self._n_bytes += waiting.n_bytes
         if self._sweeper is None:

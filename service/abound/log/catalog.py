@@ -1,8 +1,8 @@
-"""The catalog: the stream of model creations and deletions, and the models that result from it.
+"""The catalog: the stream of model creations, replacements and deletions, and the models that result from it.
 
-A model's **incarnation** is the id of the entry that created it. It is part of all keys of the model, so a
-reused name shares nothing with the previous model. All keys of an incarnation carry one hash tag and lie
-together on a cluster; nothing spans two models.
+A model's **incarnation** is the id of the entry that created it, or that began the replacement which made it
+(``abound/replace/replace.py``). It is part of all keys of the model, so a reused name shares nothing with the previous
+model. The **origin** is a model's first incarnation, and does not change when the model is replaced.
 
 The stream is bounded: once it has grown by many entries, a worker appends one entry with all models
 (``KnownModels``) and removes the entries before the previous ``KnownModels``. A reader that has fallen further behind
@@ -20,9 +20,15 @@ import hiredis
 from abound.log.events import (
     APPLY_VERSION,
     CatalogEntry,
+    CatalogEvent,
+    IncarnationDropped,
+    KnownModel,
     KnownModels,
     ModelCreated,
     ModelDeleted,
+    ModelReplaced,
+    ReplacementBegun,
+    ReplacementPrepared,
     checksum_of,
     decode_catalog_entry,
     encode,
@@ -55,7 +61,23 @@ return 1
 
 class CatalogModel(NamedTuple):
     keys: ModelKeys
-    config: ModelConfig  # at creation; later changes are in the model's own log
+    config: ModelConfig  # at the creation of this incarnation; later changes are in its own log
+    origin: str = ""
+
+
+class Coming(NamedTuple):
+    """An incarnation that shall replace a model."""
+
+    keys: ModelKeys
+    config: ModelConfig | None  # None until it is prepared
+
+
+class Former(NamedTuple):
+    """The incarnation that a model had before, kept for an undo."""
+
+    keys: ModelKeys
+    config: ModelConfig
+    replaced: int  # milliseconds
 
 
 @dataclass
@@ -66,6 +88,8 @@ class Catalog:
     checksum: bytes = b""  # of that entry
     known: Offset = START  # of the last ``KnownModels`` entry
     n_since: int = 0  # entries after that one
+    coming: dict[str, Coming] = field(default_factory=dict)
+    former: dict[str, Former] = field(default_factory=dict)
     _living: dict[str, CatalogModel] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[CatalogModel]:
@@ -76,6 +100,12 @@ class Catalog:
 
     def get(self, name: str) -> CatalogModel | None:
         return self._living.get(name)
+
+    def incarnations(self) -> Iterator[ModelKeys]:
+        """Yield the keys of everything that still exists: models, unfinished replacements and replaced models."""
+        for known in (self, self.coming.values(), self.former.values()):
+            for one in known:
+                yield one.keys
 
     def apply(self, element: Element) -> None:
         """Apply the next entry. If it cannot be read, the catalog is unchanged, and the error says what to do."""
@@ -91,27 +121,80 @@ class Catalog:
         event = decode_catalog_entry(fields).event
         at, n_since = Offset.of_entry(entry_id), self.n_since + 1
         if isinstance(event, KnownModels):
-            self._living = {one[0]: self._as_known(*one) for one in event.models}
+            before, self._living, self.coming, self.former = self._living, {}, {}, {}
+            for one in event.models:
+                self._apply_known(one, before.get(one.name))
             self.known, n_since = at, 0
         elif isinstance(event, ModelCreated):
             if event.name not in self._living:
-                keys = ModelKeys(event.name, entry_id.decode())
-                self._living[event.name] = CatalogModel(keys, _config(event.name, event.config))
+                incarnation = entry_id.decode()
+                config = _config(event.name, event.config)
+                self._living[event.name] = CatalogModel(ModelKeys(event.name, incarnation), config, incarnation)
         else:
-            living = self._living.get(event.name)
-            if living is not None and living.keys.incarnation == event.incarnation:
-                del self._living[event.name]
+            self._apply_change(event, at)
         self.offset, self.checksum, self.n_since = at, checksum_of(fields), n_since
+
+    def _apply_change(self, event: CatalogEvent, at: Offset) -> None:
+        name = event.name  # type: ignore[union-attr]  # ``KnownModels`` is handled elsewhere
+        living, coming, former = self._living.get(name), self.coming.get(name), self.former.get(name)
+        if living is None:
+            return
+        incarnation = event.incarnation  # type: ignore[union-attr]
+        is_living = living.keys.incarnation == incarnation
+        is_coming = coming is not None and coming.keys.incarnation == incarnation
+        is_former = former is not None and former.keys.incarnation == incarnation
+        if isinstance(event, ModelDeleted) and (is_living or is_former):  # the process may not know of the replacement
+            del self._living[name]
+            self.coming.pop(name, None)
+            self.former.pop(name, None)
+        elif isinstance(event, ReplacementBegun) and is_living:
+            self.coming[name] = Coming(ModelKeys(name, at.entry), None)
+        elif isinstance(event, ReplacementPrepared) and is_coming and coming is not None:
+            self.coming[name] = coming._replace(config=_config(name, event.config))
+        elif isinstance(event, ModelReplaced) and is_living and coming is not None and coming.config is not None:
+            if coming.keys.incarnation == event.by:
+                del self.coming[name]
+                self.former.pop(name, None)
+                if event.keep:
+                    self.former[name] = Former(living.keys, living.config, at.milliseconds)
+                self._living[name] = CatalogModel(coming.keys, coming.config, living.origin)
+        elif isinstance(event, IncarnationDropped) and is_coming:
+            del self.coming[name]
+        elif isinstance(event, IncarnationDropped) and is_former:
+            del self.former[name]
 
     @property
     def has_grown(self) -> bool:
         return self.n_since >= max(GROWN_ENTRIES, 2 * len(self))
 
-    def _as_known(self, name: str, incarnation: str, config: dict[str, Any]) -> CatalogModel:
-        living = self._living.get(name)
-        if living is not None and living.keys.incarnation == incarnation:
-            return living
-        return CatalogModel(ModelKeys(name, incarnation), _config(name, config))
+    def known_models(self) -> KnownModels:
+        return KnownModels(
+            [
+                KnownModel(
+                    keys.name,
+                    keys.incarnation,
+                    config.to_dict(),
+                    origin,
+                    None if coming is None else (coming.keys.incarnation, _plain(coming.config)),
+                    None if former is None else (former.keys.incarnation, former.config.to_dict(), former.replaced),
+                )
+                for keys, config, origin in self
+                for coming, former in [(self.coming.get(keys.name), self.former.get(keys.name))]
+            ]
+        )
+
+    def _apply_known(self, one: KnownModel, before: CatalogModel | None) -> None:
+        name = one.name
+        if before is not None and before.keys.incarnation == one.incarnation:
+            self._living[name] = before
+        else:
+            self._living[name] = CatalogModel(ModelKeys(name, one.incarnation), _config(name, one.config), one.origin)
+        if one.coming is not None:
+            incarnation, config = one.coming
+            self.coming[name] = Coming(ModelKeys(name, incarnation), None if config is None else _config(name, config))
+        if one.former is not None:
+            incarnation, plain, replaced = one.former
+            self.former[name] = Former(ModelKeys(name, incarnation), _config(name, plain), replaced)
 
 
 async def read_catalog(store: Store) -> Catalog:
@@ -138,17 +221,14 @@ async def compact_catalog(store: Store, catalog: Catalog) -> bool:
     Return False, and change nothing, if the stream does not end where ``catalog`` does. This makes a lease
     unnecessary: of two concurrent or late callers, only the first finds the end that it has read.
     """
-    models = [(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in catalog]
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, KnownModels(models)))
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, catalog.known_models()))
     first = catalog.known.entry if catalog.known != START else ""
     words = (catalog.offset.entry, catalog.checksum, payload, checksum, first)
     with store_errors():
         return bool(await store.client.eval(_SHORTEN, 1, CATALOG_KEY, *words))
 
 
-async def append_to_catalog(
-    connection: ReconnectingConnection, event: ModelCreated | ModelDeleted, seconds: float
-) -> Offset:
+async def append_to_catalog(connection: ReconnectingConnection, event: CatalogEvent, seconds: float) -> Offset:
     """Append an event and return the offset of its entry. After StoreUnavailable nothing was appended."""
     raw = connection.raw
     if raw is None:
@@ -170,3 +250,7 @@ def _config(name: str, config: dict[str, Any]) -> ModelConfig:
         return ModelConfig.from_stored(config)
     except InvalidInstance as error:
         raise Corrupted(f"the configuration of the model {name} cannot be read: {error}") from None
+
+
+def _plain(config: ModelConfig | None) -> dict[str, Any] | None:
+    return None if config is None else config.to_dict()

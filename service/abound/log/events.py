@@ -4,12 +4,15 @@
         LearnEvent(records, n, units)                  labelled instances of one or more requests
         ConfigureEvent(changes)                        configuration fields that change here
         MarkEvent(token)                               an offset at which every replica publishes its digest
-        PrepareEvent(adoption, index, after, digest)   every replica prepares a state file that may be adopted
-        AdoptEvent(adoption, index, after, digest)     from here on: that state file + all that follows ``after``
+        BoundaryEvent(replacement)                     where a replacement of the model begins or ends
         PrepareVersionEvent(activation, version, digest)   every replica loads a version that may be activated
         ActivateEvent(activation, version, digest)     from here on this version answers
     CatalogEntry{version, event}                       one element of the catalog stream
         ModelCreated(name, config)  ModelDeleted(name, incarnation)
+        ReplacementBegun(name, incarnation)            the entry's id is the incarnation that shall replace that one
+        ReplacementPrepared(name, incarnation, config) replicas load it beside the model that they serve
+        ModelReplaced(name, incarnation, by, keep)     from here on the other incarnation is served
+        IncarnationDropped(name, incarnation)          an unfinished replacement, or a replaced model
         KnownModels(models)                            all models at this point; earlier entries are not needed
 
 A stream element has two fields: ``e``, the msgpack payload, and ``c``, its CRC-32 in hex. A reader checks
@@ -64,31 +67,10 @@ class MarkEvent(msgspec.Struct, array_like=True, tag="mark", frozen=True):
     token: str
 
 
-class PrepareEvent(msgspec.Struct, array_like=True, tag="prepare", frozen=True):
-    """Changes nothing; announces an adoption, so that replicas load the state file and replay up to here."""
+class BoundaryEvent(msgspec.Struct, array_like=True, tag="boundary", frozen=True):
+    """Changes nothing: the log of a model is copied up to here, or ends here (``abound/replace/replace.py``)."""
 
-    adoption: str  # id of the attempt
-    index: str  # id of the state file
-    after: str  # offset of the state file: everything after it is replayed on top
-    digest: str  # of the state file
-    reason: str = ""
-
-
-class AdoptEvent(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
-    """Replaces the model state by a state file with everything after ``after`` replayed on top.
-
-    The event is complete: a replay of the log needs no ``PrepareEvent``. It is ignored if another state file
-    was adopted after ``after``: of two concurrent adoptions the first one stays.
-    """
-
-    adoption: str
-    index: str
-    after: str
-    digest: str
-    reason: str = ""
-    # As many bytes as the store puts into one node of a stream. The entry then starts a new node, and trimming can
-    # free the nodes before it completely.
-    padding: bytes = b""
+    replacement: str  # incarnation that replaces the model
 
 
 class PrepareVersionEvent(msgspec.Struct, array_like=True, tag="prepare_version", frozen=True):
@@ -127,15 +109,55 @@ class ModelDeleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
     incarnation: str
 
 
+class ReplacementBegun(msgspec.Struct, array_like=True, tag="replacing", frozen=True):
+    """Ends an earlier replacement that has not finished. Ignored if the model has another incarnation."""
+
+    name: str
+    incarnation: str
+
+
+class ReplacementPrepared(msgspec.Struct, array_like=True, tag="prepared", frozen=True):
+    """Ignored if the replacement was ended."""
+
+    name: str
+    incarnation: str  # the new one
+    config: dict[str, Any]
+
+
+class ModelReplaced(msgspec.Struct, array_like=True, tag="replaced", frozen=True):
+    """Ignored if the model has another incarnation, or the replacement was ended."""
+
+    name: str
+    incarnation: str
+    by: str
+    keep: bool  # the replaced incarnation stays for an undo
+
+
+class IncarnationDropped(msgspec.Struct, array_like=True, tag="dropped", frozen=True):
+    """Ends an unfinished replacement, or gives up the incarnation that was kept for an undo."""
+
+    name: str
+    incarnation: str
+
+
+class KnownModel(msgspec.Struct, array_like=True, frozen=True):
+    name: str
+    incarnation: str
+    config: dict[str, Any]  # at the creation of the incarnation
+    origin: str  # the first incarnation
+    # The unfinished replacement with its configuration once it is prepared, and the incarnation kept for an undo.
+    coming: tuple[str, dict[str, Any] | None] | None = None
+    former: tuple[str, dict[str, Any], int] | None = None  # replaced at this time, in milliseconds
+
+
 class KnownModels(msgspec.Struct, array_like=True, tag="known", frozen=True):
     """All models at this point of the catalog: a reader needs nothing from earlier entries."""
 
-    # Name, incarnation and configuration at creation, in order of creation.
-    models: list[tuple[str, str, dict[str, Any]]]
+    models: list[KnownModel]  # in order of creation
 
 
 # These have an entry of their own.
-ControlEvent = ConfigureEvent | MarkEvent | PrepareEvent | AdoptEvent | PrepareVersionEvent | ActivateEvent
+ControlEvent = ConfigureEvent | MarkEvent | BoundaryEvent | PrepareVersionEvent | ActivateEvent
 
 Event = LearnEvent | ControlEvent
 
@@ -149,9 +171,20 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     event: Event
 
 
+CatalogEvent = (
+    ModelCreated
+    | ModelDeleted
+    | ReplacementBegun
+    | ReplacementPrepared
+    | ModelReplaced
+    | IncarnationDropped
+    | KnownModels
+)
+
+
 class CatalogEntry(msgspec.Struct, array_like=True, frozen=True):
     version: int
-    event: ModelCreated | ModelDeleted | KnownModels
+    event: CatalogEvent
 
 
 _T = TypeVar("_T", Entry, CatalogEntry)
@@ -197,11 +230,6 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
         if not 1 <= n == event.n <= MAX_POSITIONS:
             raise Corrupted(f"its requests have {n} instances in total, and it states {event.n}")
         check_records(event.records, n - n_empty)
-    elif type(event) is AdoptEvent or type(event) is PrepareEvent:
-        try:
-            Offset.parse(event.after)
-        except ValueError as error:
-            raise Corrupted(f"its offset for an adoption is {error}") from None
     elif (type(event) is ActivateEvent or type(event) is PrepareVersionEvent) and (
         _VERSION.fullmatch(event.version) is None or (event.version == LIVE) != (not event.digest)
     ):
@@ -212,11 +240,12 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
 def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
     entry = _decode(fields, _catalog_decoder)
     if isinstance(entry.event, KnownModels):
-        for _, incarnation, _ in entry.event.models:
-            try:
-                Offset.of_entry(incarnation.encode())
-            except ValueError as error:
-                raise Corrupted(f"a model in it has an invalid incarnation: {error}") from None
+        for one in entry.event.models:
+            for incarnation in (one.incarnation, one.origin, *(one.coming or ())[:1], *(one.former or ())[:1]):
+                try:
+                    Offset.of_entry(incarnation.encode())
+                except ValueError as error:
+                    raise Corrupted(f"a model in it has an invalid incarnation: {error}") from None
     return entry
 
 
@@ -249,20 +278,3 @@ def _newer(version: int) -> str:
 def element_of(name: bytes, entry: Entry) -> Element:
     payload, checksum = encode(entry)
     return name, [b"e", payload, b"c", checksum]
-
-
-def adoption_after(element: Element) -> Offset | None:
-    """Return the offset after which an adoption replays the log, or None for any other entry."""
-    # An entry with instances may be large; its tag is within its first bytes.
-    if b"adopt" not in element[1][1][:64]:
-        return None
-    event = decode_entry(element[1]).event
-    return Offset.parse(event.after) if isinstance(event, AdoptEvent) else None
-
-
-def adopted_state_files(elements: list[Element]) -> set[str]:
-    """Return the ids of the state files that the adoptions among the entries need."""
-    for _, fields in elements:
-        check(fields)  # a damaged adoption may not look like one
-    events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]
-    return {event.index for event in events if isinstance(event, AdoptEvent)}

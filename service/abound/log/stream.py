@@ -154,6 +154,14 @@ def trimmed_key(key: bytes) -> bytes:
 
 ROLE = ("ROLE",)
 
+CLOSED_ID = b"18446744073709551615-18446744073709551615"
+"""The last id of a closed log: the largest one, so that the store refuses every further entry.
+
+Its entries can be read as before. ``open_log`` sets the last id to that of the last entry again.
+"""
+
+CLOSED_REFUSAL = "exhausted the last possible ID"  # in the store's reply to XADD
+
 
 def check_primary(said: Reply) -> None:
     """Raise StoreUnavailable unless a primary replied: the log of a replica may be replaced by another one."""
@@ -272,8 +280,11 @@ async def tail(store: Store, key: bytes) -> Tail:
                 raise
             return Tail(START, 0, trim.n_entries)
     length = int(info["length"])
+    newest = info["last-generated-id"]
+    if newest == CLOSED_ID and info["last-entry"] is not None:
+        newest = info["last-entry"][0]
     removed = int(info.get("entries-added", 0)) - length  # entries-added (7.0 and later) reveals what others removed
-    return Tail(Offset.of_entry(info["last-generated-id"]), length, max(removed, trim.n_entries))
+    return Tail(Offset.of_entry(newest), length, max(removed, trim.n_entries))
 
 
 async def newest_after(store: Store, key: bytes, after: Offset) -> Offset | None:
@@ -281,17 +292,3 @@ async def newest_after(store: Store, key: bytes, after: Offset) -> Offset | None
     with store_errors():
         found = await store.client.xrevrange(key, "+", f"({after.entry}", count=1)
     return Offset.of_entry(found[0][0]) if found else None
-
-
-class LastEntryFields(Fields):
-    """The fields of the last entry of a segment."""
-
-    def __init__(self, fields: Fields, log_bytes: int) -> None:
-        super().__init__(fields)
-        # Of the log up to and including this entry, as it was appended. Entries redacted since keep their old size.
-        self.log_bytes = log_bytes
-
-
-def log_bytes_with(log_bytes: int, fields: Fields) -> int:
-    """Return the size of a log after one more entry. Redacted entries count with their original size."""
-    return fields.log_bytes if isinstance(fields, LastEntryFields) else log_bytes + entry_size(fields)

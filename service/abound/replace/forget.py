@@ -1,242 +1,283 @@
-"""Forget: rebuild a model without some of its events, and erase them from everything stored.
+"""Forget: find events in the past of a model, and replay it without them.
 
-``ForgetPlan`` finds the events and replays the model without them (``abound/replace/redaction.py``); the result is
-adopted (``abound/replace/adoption.py``). From the adoption on no replica has learned the events. Then ``Eraser``
-(``abound/replace/erase.py``) erases them from versions, snapshots, log, stored predictions and history.
+Nothing is erased here. The new incarnation has a log, history and state without the events, and the old one is deleted
+as a whole (``delete_others``).
 
-A job that dies after the adoption is repeated by the next one. The records that locate the events are therefore deleted
-last. Every deletion is noted in the record before it happens (``ErasureRecord``), so the record is complete after a
-crash as well.
+Forgetting a request also leaves out the later requests with its key that were not learned: repeats, and requests that
+were refused for another body. Without the first one a replay would learn them. A request that arrives after the model
+was replaced counts as a new one.
 
 A forgotten event leaves its position empty, so no offset changes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-import msgspec
+from pydantic import Field
 
-from abound.history import erasures, full_log
-from abound.history.erasures import UnfinishedErasure
-from abound.history.lineage import entry_end
-from abound.history.replay import ReplaySource, replay
-from abound.log.events import LearnEvent
+from abound.history import full_log
+from abound.history.history import History, artifact_folder
+from abound.history.replay import replay
+from abound.log.catalog import CatalogModel
+from abound.log.events import MAX_POSITIONS, LearnEvent
 from abound.log.stream import Element
-from abound.replace.adoption import AdoptionContext, find_adoption
-from abound.replace.redaction import ForgetParams, OnRedacted, Redaction, contains, last_offset
-from abound.replica.predictions import PredictionEraser
-from abound.state import snapshots, state_files
-from abound.state.state_image import StateManifest
-from abound.store.key_names import ModelKeys
-from abound.tasks import do_nothing
-from abound_core.limits import Limits
-from abound_core.model.live_model import LiveModel
+from abound.replace.copying import Past
+from abound.replace.replace import ReplaceContext, Replacement, hold
+from abound.replica.predictions import hashes_of
+from abound.state import replica_status, snapshots, state_files
+from abound.state.replica_status import SILENT_SECONDS
+from abound.store.replication import rewrite_aof, wait_replicated
+from abound.tasks import wait_until
+from abound.versions.cache_cleanup import POLL_SECONDS, cleanup_requests, request_cleanup
+from abound.versions.card import Card
+from abound_core.errors import NotReady, UnknownOffset
+from abound_core.limits import MAX_SOURCE_CHARACTERS, Limits
+from abound_core.model.entry_application import OutcomeReplay, Unit
+from abound_core.model.receipts import BodyMismatch, Outcome, Receipts
 from abound_core.types import START, Offset
 
+LATEST = 1e12  # accepted Unix time
 
-class ForgetPlan(ReplaySource):
-    """The events to forget, and the log and history without them, for a replay."""
+Time = Annotated[float, Field(json_schema_extra={"format": "unix-time"})]
 
-    def __init__(
-        self,
-        place: AdoptionContext,
-        params: ForgetParams,
-        report_progress: Callable[[str, float], None],
-        record: ErasureRecord,
-    ) -> None:
-        super().__init__(place.store, place.artifacts, place.log)
-        self.place = place
-        self.reason = params.reason
-        self.report_progress = report_progress
-        self.record = record
-        # START until ``find_events`` has run.
-        self.what = UnfinishedErasure(str(START), params.key, params.source, params.since, params.until)
-        self.first: Offset | None = None  # entry of the first event to forget
-        # By id, the rebuilt state files that replace those of restores.
-        self.rebuilt: dict[str, StateManifest] = {}
-        self.remembered = PredictionEraser(place.store, place.keys)
-        self._noted: list[str] = []
-        self._others: dict[str, UnfinishedErasure] = {}
-        self._keys: set[str] = set()
 
-    async def find_events(self, after: Offset, again: bool = False) -> dict[str, Any]:
-        """Find the events up to ``after``; return their counts.
+@dataclass(frozen=True, kw_only=True)
+class ForgetParams:
+    """Events to forget: those that match all given conditions.
 
-        ``again``: an attempt that died has begun to erase them, so possibly none are left. Raises UnknownOffset if some
-        may have been learned in a state whose events are not in history.
+    Attributes
+    ----------
+    key : str or None
+        The events of the request with this idempotency key.
+    source : str or None
+        The events that were sent with this ``source``; the page sends ``page``.
+    since : float or None
+        The events appended at this time or later: seconds since 1970 (Unix time), by the store's clock.
+    until : float or None
+        The events appended at this time or before: seconds since 1970 (Unix time), by the store's clock.
+    reason : str
+        Reason of the job, 1 to 1000 characters; stored with the job.
+    dry_run : bool
+        Count the events and change nothing.
+    """
+
+    reason: str
+    key: str | None = None
+    source: str | None = None
+    since: Time | None = None
+    until: Time | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.reason) <= 1000:
+            raise ValueError("reason must say why, in 1 to 1000 characters")
+        for name, at in (("since", self.since), ("until", self.until)):
+            if at is not None and not 0 <= at <= LATEST:
+                raise ValueError(f"{name} must be from 0 to {LATEST:.0f} seconds")
+        if self.key is None and self.source is None and self.since is None and self.until is None:
+            raise ValueError("key, source, since or until must say which events")
+        if max(len(self.key or ""), len(self.source or "")) > MAX_SOURCE_CHARACTERS:
+            raise ValueError(f"key and source have at most {MAX_SOURCE_CHARACTERS} characters")
+        if self.since is not None and self.until is not None and self.since > self.until:
+            raise ValueError("since must not be after until")
+
+    def matches(self, unit: Unit, at: Offset) -> bool:
+        return (
+            (self.key is None or unit.key == self.key)
+            and (self.source is None or unit.source == self.source)
+            and self.covers(at)
+        )
+
+    def covers(self, at: Offset) -> bool:
+        return (self.since is None or at.milliseconds >= int(self.since * 1000)) and (
+            self.until is None or at.milliseconds <= int(self.until * 1000)
+        )
+
+    def may_match(self, element: Element) -> bool:
+        """Return False only if no request of an entry matches; the entry is not decoded."""
+        payload = element[1][1]
+        return (
+            self.covers(Offset.of_entry(element[0]))
+            and (self.key is None or self.key.encode() in payload)
+            and (self.source is None or self.source.encode() in payload)
+        )
+
+
+class Forgetting:
+    """The search for the events of one request to forget, and the replay without them."""
+
+    def __init__(self, replacement: Replacement, params: ForgetParams) -> None:
+        self.counts: dict[str, Any] = {}
+        self.first: Offset | None = None  # entry of the first event
+        self._replacement = replacement
+        self._context = replacement.context
+        self._living = replacement.living
+        self._params = params
+
+    async def past(self) -> Past | None:
+        """Return the past of the model without the events; None if there are none, or nothing shall be changed.
+
+        Raises UnknownOffset if some may have been learned in a state whose events are not in history.
         """
-        place = self.place
-        self.what, self.first = msgspec.structs.replace(self.what, after=str(after)), None
-        self.rebuilt.clear()
-        snapshot_ids = await snapshots.ids(place.store, place.keys)
-        await self.remembered.read()
-        self._noted = [*await erasures.unfinished_erasures(place.store, place.keys)]
-        self._others = await adopted_erasures(place)
+        context, living, params = self._context, self._living, self._params
+        after = self._replacement.after
+        contents = await History(context.store, context.artifacts, living.keys).manifest()
+        missed = None
+        if contents is not None and contents.base is not None:
+            base = contents.base
+            live = await state_files.load(context.artifacts, living.keys, base.index, base.digest, Limits())
+            missed = self._check(contents.start, live.receipts)
+            del live
+        before = await self._find_first(START if contents is None else contents.start)
+        if self.first is None:
+            if missed is not None:
+                raise missed
+            self.counts = {"forgotten": {"requests": 0, "instances": 0}, "from": None}
+            return None
+        context.progress("replaying up to the first event", 0.1)
+        model = await replay(
+            context.store,
+            living,
+            before,
+            params=context.log,
+            between=context.checkpoint,
+            artifacts=context.artifacts,
+        )
+        refitted = contents.refitted if contents is not None else None
+        past = Past(model=model, source=living, tail_after=after, keeps_version=self._keeps, keep=False)
         n = {"requests": 0, "instances": 0}
-
-        def count(event: LearnEvent, gone: list[bool]) -> None:
-            units = [unit for unit, is_gone in zip(event.units, gone, strict=True) if is_gone]
-            n["requests"] += len(units)
-            n["instances"] += sum(unit.n for unit in units)
-            self.remembered.compare(event, gone)
-
-        redaction = await self.redaction(count, is_strict=not again)
-        async with contextlib.aclosing(self._redacted(redaction, START, after)) as reading:
-            async for elements in reading:
-                self.report_progress(f"searching: at {elements[-1][0].decode()}", 0.05)
-        if redaction.first is None and redaction.missed is not None:
-            raise redaction.missed
-        self.first, self._keys = redaction.first, redaction.keys
-        counts: dict[str, Any] = {"forgotten": n, "from": str(self.first) if self.first else None}
-        if redaction.dropped:
-            counts["refits_dropped"] = (
-                f"the refits {', '.join(redaction.dropped)} had learned forgotten events and were dropped, with their "
-                "settings; submit them again"
+        outcomes = OutcomeReplay(Receipts.from_arrays(model.live.receipts.to_arrays()))
+        async with contextlib.aclosing(self._read(model.offset)) as reading:
+            async for element in reading:
+                event = full_log.decode_element(element).event
+                if isinstance(event, LearnEvent):
+                    at = Offset.of_entry(element[0])
+                    gone = self._gone(event, at, outcomes.replay(event.records, event.units, at), past.gone_keys)
+                    if any(gone):
+                        past.gone[element[0]] = gone
+                        past.gone_vectors.update(hashes_of(event, gone))
+                        units = [unit for unit, is_gone in zip(event.units, gone, strict=True) if is_gone]
+                        n["requests"] += len(units)
+                        n["instances"] += sum(unit.n for unit in units)
+                if not params.dry_run:
+                    await model.apply(past.copied(element))
+        self.counts = {"forgotten": n, "from": str(self.first)}
+        if refitted is not None and refitted.position.offset[:2] >= self.first[:2]:
+            self.counts["refits_dropped"] = (
+                f"the refit at {refitted.offset} had learned forgotten events and was dropped, with its settings; "
+                "submit it again"
             )
-        if self.first is not None and not again:
-            await self.record.add(**counts, snapshots_deleted=snapshot_ids)
-        return counts
+        return None if params.dry_run else past
 
-    async def end_others(self) -> None:
-        """Mark unfinished forget jobs as complete, once ``find_events`` has found nothing left.
+    async def _find_first(self, start: Offset) -> Offset:
+        """Set ``first``; return the offset of the last event before it."""
+        before = start
+        self._context.progress("searching for the events", 0.05)
+        async with contextlib.aclosing(self._read(start)) as reading:
+            async for element in reading:
+                at = Offset.of_entry(element[0])
+                if self._params.may_match(element):
+                    event = full_log.decode_element(element).event
+                    if isinstance(event, LearnEvent) and any(
+                        not unit.emptied and self._params.matches(unit, at) for unit in event.units
+                    ):
+                        self.first = at
+                        return before
+                before = at._replace(position=MAX_POSITIONS)
+        return before
 
-        This includes jobs that died before their adoption: their notes would make fits and imports of versions fail.
-        """
-        await erasures.remove_unfinished(self.place.store, self.place.keys, self._noted)
-
-    async def has_repeats(self, until: Offset | None = None) -> bool:
-        """Return whether a forgotten key has arrived since ``find_events``, up to ``until`` (default: now).
-
-        Such a request is answered as a repeat, or refused for another body. It would be learned on top of the adopted
-        state, which does not have the receipt of the first one. So the attempt fails before its adoption.
-        """
-        place = self.place
-        if not self._keys:
-            return False
-        after = Offset.parse(self.what.after)
-        reading = full_log.read_entries(place.store, place.artifacts, place.keys, after, until, params=place.log)
+    async def _read(self, after: Offset) -> AsyncGenerator[Element]:
+        context = self._context
+        reading = full_log.read_entries(
+            context.store, context.artifacts, self._living.keys, after, self._replacement.after, params=context.log
+        )
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 for element in elements:
-                    event = full_log.decode_element(element).event
-                    if isinstance(event, LearnEvent) and any(one.key in self._keys for one in event.units):
-                        return True
-        return False
+                    yield element
+                await context.checkpoint()
 
-    async def state(self) -> LiveModel:
-        self.report_progress("replaying without the events", 0.3)
-        return await self._replay(entry_end(Offset.parse(self.what.after)))
+    def _gone(self, event: LearnEvent, at: Offset, outcomes: list[Outcome], keys: set[str]) -> list[bool]:
+        gone = [not unit.emptied and self._params.matches(unit, at) for unit in event.units]
+        keys |= {unit.key for unit, is_gone in zip(event.units, gone, strict=True) if is_gone and unit.key is not None}
+        return [
+            is_gone or _known_key(unit, outcome) in keys
+            for is_gone, unit, outcome in zip(gone, event.units, outcomes, strict=True)
+        ]
 
-    async def redaction(
-        self,
-        note: OnRedacted = lambda event, gone: None,
-        is_strict: bool = False,
-        rebuilt: Mapping[str, StateManifest] | None = None,
-    ) -> Redaction:
-        redaction = Redaction(self.place, self.what, self._others.values(), rebuilt or {}, note, is_strict)
-        await redaction.begin()
-        return redaction
+    def _check(self, at: Offset, receipts: Receipts) -> UnknownOffset | None:
+        """Raise UnknownOffset if events to forget were learned before history begins, where none can be left out.
 
-    async def entries(
-        self, keys: ModelKeys, after: Offset, until: Offset | None, checksum: bytes = b""
-    ) -> AsyncGenerator[list[Element]]:
-        """Each call reads from the beginning of history."""
-        reading = super().entries(keys, after, until)
-        if until is None or self.first is None or until[:2] >= self.first[:2]:
-            reading = self._redacted(await self.redaction(), after, until)
-        async for elements in reading:
-            yield elements
-
-    async def load(self, keys: ModelKeys, index: str, digest: str, limits: Limits) -> LiveModel:
-        """Load an adopted state; one rebuilt without the events if a restore made it and it may contain any of them."""
-        if index not in self.rebuilt:
-            manifest = await state_files.read_manifest(self.place.artifacts, keys, index)
-            if manifest.recipe.get("method") != "restore" or not contains(manifest, self.first):
-                return await super().load(keys, index, digest, limits)
-            self.report_progress(f"rebuilding the state file {index}", 0.4)
-            self.rebuilt[index] = await self._rebuild(manifest)
-        new = self.rebuilt[index]
-        return await super().load(keys, new.id, new.digest, limits)
-
-    async def _rebuild(self, manifest: StateManifest) -> StateManifest:
-        place = self.place
-        live = await self._replay(last_offset(manifest))
-        name = state_files.new_id()
-        await place.will_write(f"{state_files.folder(place.keys)}/{name}")
-        return await state_files.write(
-            place.artifacts, place.keys, live, Offset.parse(manifest.offset), manifest.recipe, place.checkpoint, name
+        Return it if they may have been.
+        """
+        key = self._params.key
+        if int((self._params.since or 0.0) * 1000) > at.milliseconds:
+            return None
+        why = ", and a request with this key has been learned in it" if key is not None and key in receipts else ""
+        error = UnknownOffset(
+            f"the history of {self._living.keys.name} begins at {at}; earlier events exist only as a state and cannot "
+            f"be forgotten one by one{why}: give a since of at least {at.milliseconds / 1000 + 0.001:.3f}",
+            at,
         )
+        if key is None or why:
+            raise error
+        return error
 
-    async def _replay(self, until: Offset) -> LiveModel:
-        place = self.place
-        model = await replay(
-            place.store,
-            place.living,
-            until,
-            from_start=True,
-            between=place.checkpoint,
-            artifacts=place.artifacts,
-            source=self,
-            is_cut=True,
-        )
-        return model.live
-
-    async def _redacted(
-        self, redaction: Redaction, after: Offset, until: Offset | None
-    ) -> AsyncGenerator[list[Element]]:
-        place = self.place
-        first = redaction.beginning
-        reading = full_log.read_entries(place.store, place.artifacts, place.keys, first, until, params=place.log)
-        async with contextlib.aclosing(reading):
-            async for elements in reading:
-                rewritten = [await redaction.redact(element) for element in elements]
-                wanted = [one for one in rewritten if Offset.of_entry(one[0])[:2] > after[:2]]
-                if wanted:
-                    yield wanted
-                await place.checkpoint()
-                await asyncio.sleep(0)
+    def _keeps(self, card: Card) -> bool:
+        """Return whether a version has learned none of the events."""
+        until = None if card.data_range is None else card.data_range.get("until")
+        return until is None or self.first is None or Offset.parse(until)[:2] < self.first[:2]
 
 
-async def adopted_erasures(place: AdoptionContext) -> dict[str, UnfinishedErasure]:
-    """Return by job the events that unfinished forget jobs left in history: those whose state is adopted."""
-    noted = await erasures.unfinished_erasures(place.store, place.keys)
-    return {
-        job: what
-        for job, what in noted.items()
-        if await find_adoption(place, job, Offset.parse(what.after)) is not None
-    }
+def _known_key(unit: Unit, outcome: Outcome) -> str | None:
+    """Return the key because of which a request was not learned; None if it was learned."""
+    if outcome is None:
+        return None
+    return outcome.key if isinstance(outcome, BodyMismatch) else unit.key
 
 
-class ErasureRecord:
-    """Record of what one forget job erased. It is stored before each step, so that a crashed job can be resumed.
+async def delete_others(context: ReplaceContext) -> dict[str, Any]:
+    """Delete all incarnations of a model that are no longer needed from both stores, and from their files.
 
-    ``known`` is the record that a job left when it died.
+    Repeating it is harmless. Raises NotReady if copies of the store, or of its files, stay behind.
     """
+    store, artifacts = context.store, context.artifacts
+    async with hold(context) as (catalog, living, _):
+        needed = {keys for keys in catalog.incarnations() if keys.name == context.name}
+        context.progress("deleting the replaced model from the store", 0.9)
+        await snapshots.delete_others(store, context.name, needed)
+        context.progress("making the store rewrite its append-only file", 0.92)
+        store_file = await rewrite_aof(store)
+        context.progress("waiting until copies of the store are up to date", 0.94)
+        # The files go last: if a failover lost the replacement, they would be needed again.
+        await wait_replicated(store)
+        context.progress("deleting the replaced model from the artifact store", 0.96)
+        folders = {"/".join(name.split("/")[:2]) for name in await artifacts.names(context.name)}
+        for folder in sorted(folders - {artifact_folder(keys) for keys in needed}):
+            await artifacts.clear(folder)
+        await _clean_caches(context, living)
+    return {"store_file": store_file}
 
-    def __init__(
-        self, known: Mapping[str, Any], keep: Callable[[dict[str, Any]], Awaitable[None]] = do_nothing
-    ) -> None:
-        self._keep = keep
-        self.outcome: dict[str, Any] = {
-            "versions_deleted": [],
-            "snapshots_deleted": [],
-            "segments_rewritten": [],
-            "indexes_deleted": [],
-            "indexes_rewritten": {},
-            "remembered_deleted": 0,
-        } | dict(known)
 
-    async def add(self, **found: Any) -> None:
-        """Add to the lists and mappings in the record, replace other values, and store it."""
-        for name, value in found.items():
-            before = self.outcome.get(name)
-            if isinstance(before, list):
-                value = [*dict.fromkeys([*before, *value])]
-            elif isinstance(before, dict):
-                value = before | value
-            self.outcome[name] = value
-        await self._keep(self.outcome)
+async def _clean_caches(context: ReplaceContext, living: CatalogModel) -> None:
+    """Make every replica clean its file cache of deleted versions, and wait for it; NotReady if that takes too long."""
+    if context.artifacts.is_directory:
+        return  # replicas map its files, there are no copies
+    name = secrets.token_hex(4)
+
+    async def behind() -> list[str]:
+        present = await replica_status.live_replicas(context.store, living.keys, SILENT_SECONDS)
+        return [one.replica for one in present if one.swept_for is not None and name not in one.swept_for]
+
+    async def are_cleaned() -> bool:
+        if name not in await cleanup_requests(context.store):
+            await request_cleanup(context.store, name)
+        return not await behind()
+
+    if not await wait_until(are_cleaned, POLL_SECONDS, context.prepare_seconds):
+        raise NotReady(f"replicas may still have copies of deleted versions: {', '.join(await behind())}", 60.0)

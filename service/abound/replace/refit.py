@@ -1,4 +1,4 @@
-"""Refit: rebuild the index from all events that still count, in several passes and with searched settings."""
+"""Refit: learn all events of history again, in several passes and with searched settings."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.lineage import Lineage, Read, read_events
+from abound.history import full_log
 from abound.log.events import LearnEvent
-from abound.state import state_files
+from abound.log.stream import Element
 from abound.state.replicated_model import new_secret
-from abound.store.key_names import ModelKeys
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, InvalidInstance
 from abound_core.limits import Limits
 from abound_core.model.live_model import LiveModel
 from abound_core.model.refit import Refitter, reciprocal_rank
+from abound_core.types import Offset
 
 MOST_TRIES = 100
 
@@ -40,6 +39,7 @@ CANNOT_CHANGE = {
 """Fields that no refit can change, with the reason."""
 
 ReportProgress = Callable[[str, float], None]
+Read = Callable[[], AsyncGenerator[list[Element]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,18 +135,21 @@ class Refit:
     def __init__(
         self,
         read: Read,
-        artifacts: ArtifactStore,
-        keys: ModelKeys,
+        base: LiveModel | None,
+        after: Offset,
         config: ModelConfig,
-        past: Lineage,
         n_learned: int,
         tell: ReportProgress,
     ) -> None:
+        """Refit the events that ``read`` yields, on top of the state ``base``, which has learned those up to ``after``.
+
+        ``n_learned``: the instances that the model has learned.
+        """
         self._read = read
-        self._artifacts = artifacts
-        self._keys = keys
+        self._base = None if base is None else (base.meta(), base.to_arrays())
+        self._n_base = 0 if base is None else base.n_learned
+        self._after = after
         self._config = config
-        self._past = past
         self._n_learned = n_learned
         self._n_events = n_learned  # instances in the events, without those in the state at the beginning
         self._report_progress = tell
@@ -155,13 +158,13 @@ class Refit:
 
     def refuse_unchangeable(self, params: RefitParams) -> None:
         """Raise Conflict if the events cannot be learned with these settings."""
-        if self._past.start is None:
+        if self._base is None:
             return
         for setting in params.tried(self._config):
             fixed = self._config.refused_once_learned(self._config.with_user_changes(setting))
             if fixed:
                 raise Conflict(
-                    f"{', '.join(fixed)} cannot be changed: events before {self._past.ranges[0].after} exist only "
+                    f"{', '.join(fixed)} cannot be changed: events before {self._after} exist only "
                     "as a state that was learned with the present value"
                 )
 
@@ -174,7 +177,7 @@ class Refit:
             return uncompared
         best: RefitChoice | None = None
         for number, setting in enumerate(tried, start=1):
-            live = await self._beginning(setting)
+            live = self._beginning(setting)
             n_held = min(int(self._n_events * params.held_out), params.most_held_out)
             fitting = Refitter(live, self._n_events - n_held)
             for n_passes in range(1, params.passes + 1):
@@ -191,34 +194,33 @@ class Refit:
         return best
 
     async def fit(self, setting: dict[str, Any], passes: int) -> LiveModel:
-        fitting = Refitter(await self._beginning(setting))
+        fitting = Refitter(self._beginning(setting))
         self._of = max(self._of, self._work + passes)
         for n_passes in range(1, passes + 1):
             await self._pass(fitting, f"fitting, pass {n_passes} of {passes}")
             fitting.next_pass()
         return fitting.live
 
-    async def _beginning(self, setting: dict[str, Any]) -> LiveModel:
+    def _beginning(self, setting: dict[str, Any]) -> LiveModel:
         config = self._config.with_user_changes(setting)
-        start = self._past.start
-        if start is None:
+        if self._base is None:
             return LiveModel(config, new_secret(), Limits())
-        live = await state_files.load(self._artifacts, self._keys, start.name, start.digest, Limits())
+        live = LiveModel.from_arrays(*self._base, new_secret(), Limits())
         live.configure(config.to_dict())
-        self._n_events = self._n_learned - live.n_learned
+        self._n_events = self._n_learned - self._n_base
         return live
 
     async def _pass(self, fitting: Refitter, stage: str) -> list[bytes]:
         held: list[bytes] = []
-        for log_range in self._past.ranges:
-            async with contextlib.aclosing(read_events(self._read, log_range)) as reading:
-                async for group in reading:
-                    for at, event in group:
-                        if type(event) is LearnEvent:
-                            held += fitting.learn(event.records, event.units, at)
-                            await asyncio.sleep(0)
-                    done = min(1.0, fitting.n_read / max(1, self._n_events))
-                    self._report_progress(stage, (self._work + done) / self._of)
+        async with contextlib.aclosing(self._read()) as reading:
+            async for elements in reading:
+                for element in elements:
+                    event = full_log.decode_element(element).event
+                    if type(event) is LearnEvent:
+                        held += fitting.learn(event.records, event.units, Offset.of_entry(element[0]))
+                        await asyncio.sleep(0)
+                done = min(1.0, fitting.n_read / max(1, self._n_events))
+                self._report_progress(stage, (self._work + done) / self._of)
         self._work += 1
         return held
 

@@ -7,30 +7,29 @@ model is then empty, and the same import can be repeated into it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
+import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.file_format import encode_head
-from abound.log.catalog import CatalogModel
-from abound.replace.adoption import AdoptionContext, begin
+from abound.log.events import Entry, LearnEvent
+from abound.replace.copying import Past
+from abound.replace.replace import ReplaceContext, Replacement, replace_model
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.replica import Replica
-from abound.state import snapshots, state_files, state_image
+from abound.state import snapshots, state_image
 from abound.state.model_file import MAGIC, read_model_file
+from abound.state.position import AT_START
+from abound.state.replicated_model import ReplicatedModel
 from abound.state.state_image import StateManifest
-from abound.store.client import store_errors
-from abound.store.key_names import ModelKeys
 from abound.versions.card import reading_settings
 from abound_core.config import ModelConfig
 from abound_core.errors import (
     ArtifactsUnavailable,
-    Cancelled,
     Conflict,
     Corrupted,
     InvalidInstance,
@@ -40,7 +39,6 @@ from abound_core.errors import (
 )
 from abound_core.limits import Limits
 from abound_core.model.active_version import LIVE
-from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
 log = structlog.get_logger(__name__)
@@ -70,12 +68,11 @@ async def export_model(replica: Replica, name: str) -> ExportedModel:
 async def import_model(
     replica: Replica, name: str, pieces: AsyncIterator[bytes], limit: int, prepare_seconds: float, budget: MemoryBudget
 ) -> Offset:
-    """Import a model from a file, creating it if it does not exist; return the offset of its adoption.
+    """Import a model from a file, creating it if it does not exist; return the offset at which it is served.
 
     Nothing changes, and other processes see nothing, until the file is complete and valid and its memory is available.
     Raises Malformed for a damaged file, InvalidInstance for one of a newer release, MemoryLimitExceeded, and Conflict:
-    the model has learned; another rebuild of it is running; its active version reads instances in another way; or the
-    maximum number of models exists.
+    the model has learned; its active version reads instances in another way; or the maximum number of models exists.
     """
     artifacts = replica.artifacts
     if artifacts is None:
@@ -86,14 +83,14 @@ async def import_model(
     try:
         manifest, parts = await read_model_file(pieces, limit)
         with budget.reserve(name, replica.models.all) as expect:
-            return await _adopt_imported(replica, artifacts, name, manifest, parts, expect, prepare_seconds)
+            return await _replace_by_imported(replica, artifacts, name, manifest, parts, expect, prepare_seconds)
     except Corrupted as error:
         raise Malformed(str(error)) from error
     except UnknownApplyVersion as error:
         raise InvalidInstance(str(error), "body") from error
 
 
-async def _adopt_imported(
+async def _replace_by_imported(
     replica: Replica,
     artifacts: ArtifactStore,
     name: str,
@@ -110,49 +107,34 @@ async def _adopt_imported(
     expect(live.n_bytes + live.growth_bytes)
     _refuse_taught(replica, name)
     await replica.models.create(name, config)
-    keys = replica.model(name).keys
-    place = AdoptionContext(
+    model = replica.model(name)
+    imported = ReplicatedModel(model.keys, config)
+    imported.restore(live, AT_START)
+
+    async def make(replacement: Replacement) -> Past:
+        await replica.wait_for(name, replacement.after, prepare_seconds)  # another client may have taught it
+        _refuse_taught(replica, name)
+        imported.live.serving = model.live.serving
+        return Past(model=imported, source=None, tail_after=replacement.after, refuses=_refuse_learned, keep=False)
+
+    context = ReplaceContext(
         store=replica.store,
         artifacts=artifacts,
-        living=CatalogModel(keys, config),
+        name=name,
+        origin=model.origin,
+        record=f"import-{secrets.token_hex(8)}",
         prepare_seconds=prepare_seconds,
     )
-    index = state_files.new_id()
-    async with begin(place, f"import-{index}") as adoption:
-        try:
-            recipe = {"method": "import", "model": manifest.model, "offset": manifest.offset}
-            written = await _write(artifacts, keys, live, adoption.after, recipe, index)
-            del live  # the replicas load the state file
-            await replica.wait_for(name, adoption.after, prepare_seconds)  # another client may have taught it
-            _refuse_taught(replica, name)
-            at = await adoption.adopt(written, f"import of {manifest.model} at {manifest.offset}"[:1000])
-        except BaseException:
-            if not adoption.committed:
-                with contextlib.suppress(ArtifactsUnavailable):
-                    await state_files.delete(artifacts, keys, index)
-            raise
-        await replica.wait_for(name, at, prepare_seconds)
-    with store_errors():  # asks the worker for a snapshot; after it no start needs the state file
-        await replica.store.client.set(keys.key("snapshot-wanted"), str(at), ex=3600)
+    at = await replace_model(context, make, f"import of {manifest.model} at {manifest.offset}"[:1000])
+    if at is None:
+        raise AssertionError("an import has a past")
+    await replica.wait_for(name, at, prepare_seconds)
     return at
 
 
-async def _write(
-    artifacts: ArtifactStore, keys: ModelKeys, live: LiveModel, after: Offset, recipe: dict[str, Any], name: str
-) -> StateManifest:
-    """Write the state file in a thread with an event loop of its own, so that this process keeps answering."""
-    given_up = threading.Event()
-
-    async def between() -> None:
-        if given_up.is_set():
-            raise Cancelled("the import was cancelled")
-
-    try:
-        return await asyncio.to_thread(
-            lambda: asyncio.run(state_files.write(artifacts, keys, live, after, recipe, between, name))
-        )
-    finally:
-        given_up.set()
+def _refuse_learned(entry: Entry) -> None:
+    if isinstance(entry.event, LearnEvent):
+        raise Conflict("the model learned during the import; import under another name, or delete it first")
 
 
 def _refuse_taught(replica: Replica, name: str) -> None:

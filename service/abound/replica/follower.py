@@ -14,14 +14,16 @@ import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.log import stream
-from abound.log.catalog import CATALOG_KEY, Catalog, CatalogModel
+from abound.log.catalog import CATALOG_KEY, Catalog, CatalogModel, Coming
 from abound.log.stream import Element, LogParams, ReadPacer, Trim, entry_size
 from abound.processes import kernel_compiler
+from abound.replica.incoming import IncomingModels
 from abound.replica.loader import FollowerCallbacks, Loader, Progress
 from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store, store_errors
 from abound.store.raw_connection import ConnectionLost, StoreConnection
 from abound.store.reconnecting_connection import FIRST_PAUSE, LONGEST_PAUSE
+from abound_core.config import ModelConfig
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion
 from abound_core.limits import Limits
 from abound_core.types import START
@@ -55,7 +57,9 @@ class Follower:
         self._limits = limits
         self._callbacks = callbacks
         self._loader = Loader(store, params, callbacks, artifacts)
-        self._by_key: dict[bytes, ReplicatedModel] = {}
+        loader = Loader(store, params, callbacks, artifacts)  # a replay of a served model does not slow it down
+        self.incoming = IncomingModels(store, loader, self._make_incoming, self._on_incoming_loaded)
+        self._by_key: dict[bytes, ReplicatedModel] = {}  # those that are followed
         self._connection: StoreConnection | None = None
         self._pace = ReadPacer(params.read_bytes)
 
@@ -69,6 +73,8 @@ class Follower:
         try:
             await self._read_catalog(connection)
             for model in list(self.models.values()):
+                if self.incoming.is_loading(model):
+                    continue
                 if not model.ready and model.failure is None:
                     await self._loader.load(connection, model, progress)
                 while model.halted is not None and model.failure is None and not model.lacks_version:
@@ -142,14 +148,29 @@ class Follower:
         return True
 
     async def _sync(self) -> list[ReplicatedModel]:
-        """Remove models that the catalog no longer has; add new ones and return them."""
+        """Switch models that were replaced, remove those that no longer exist, add new ones and return them."""
+        # An incarnation that is served by now is no longer in the catalog's list of coming ones.
+        unlisted = {model.keys: model for model in self.incoming.update(self.catalog)}
         for model in list(self.models.values()):
             living = self.catalog.get(model.name)
-            if living is None or living.keys != model.keys:
-                model.ready = False
-                model.failure = f"the model {model.name} was deleted"
-                del self.models[model.name], self._by_key[model.keys.log]
-                self._callbacks.on_model_removed(model)
+            if living is not None and living.keys == model.keys:
+                continue
+            by = unlisted.pop(living.keys, None) if living is not None else None
+            if by is not None:
+                await self._switch(model, by)
+                continue
+            model.ready = False
+            model.failure = f"the model {model.name} was deleted"
+            del self.models[model.name]
+            self._by_key.pop(model.keys.log, None)
+            self.incoming.drop(model)
+            self._callbacks.on_model_removed(model)
+        for model in unlisted.values():
+            self.incoming.drop(model)
+            self._by_key.pop(model.keys.log, None)
+        for model in self.models.values():
+            coming = self.catalog.coming.get(model.name)
+            model.coming = None if coming is None else self.incoming.models.get(coming.keys.incarnation)
         new = [living for living in self.catalog if living.keys.name not in self.models]
         for living in new:
             await kernel_compiler.wait_until_loaded(living.config)
@@ -157,8 +178,34 @@ class Follower:
         self.models_offset = self.catalog.offset
         return added
 
+    async def _switch(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
+        """Serve another incarnation of a model from now on.
+
+        Both logs end with the same entry, which was there before the model was replaced: so both are read to their
+        ends. Requests whose entries are in the old log get their outcome; the others are sent again.
+        """
+        connection = self._connection
+        if connection is not None:
+            for one in (model, by):
+                if one.ready and not self.incoming.is_loading(one):
+                    await self._loader.replay(connection, one)
+        self._by_key.pop(model.keys.log, None)
+        self.models[model.name] = by
+        self._callbacks.on_model_replaced(model, by)
+        model.ready = False
+        model.halted = "it was replaced"
+        log.info("serving another incarnation of a model", model=by.name, offset=str(by.offset), ready=by.ready)
+
+    def _make_incoming(self, coming: Coming, origin: str) -> ReplicatedModel:
+        config = coming.config or ModelConfig()
+        return ReplicatedModel(coming.keys, config, self._params.slice_events, self._limits, origin)
+
+    def _on_incoming_loaded(self, model: ReplicatedModel) -> None:
+        self._by_key[model.keys.log] = model
+        self._callbacks.on_incoming_loaded(model)
+
     def _add_model(self, living: CatalogModel) -> ReplicatedModel:
-        model = ReplicatedModel(living.keys, living.config, self._params.slice_events, self._limits)
+        model = ReplicatedModel(living.keys, living.config, self._params.slice_events, self._limits, living.origin)
         self.models[model.name] = self._by_key[model.keys.log] = model
         self._callbacks.on_model_added(model)
         return model
@@ -174,8 +221,8 @@ class Follower:
                 "the catalog does not continue from our offset; reading it again", offset=str(self.catalog.offset)
             )
             await self._read_catalog(connection)
-        for model in list(self.models.values()):
-            if model.failure is not None:
+        for model in list({**self._by_key, **{one.keys.log: one for one in self.models.values()}}.values()):
+            if model.failure is not None or self.incoming.is_loading(model):
                 continue
             trusted = model.ready or model.halted is not None
             if trusted and await self._continues_log(connection, model):
@@ -253,7 +300,7 @@ class Follower:
                 await self._loader.replay(connection, halted)
             except (CannotStart, ArtifactsUnavailable):
                 await self._reload(connection, halted)
-        followed = [model for model in self.models.values() if model.failure is None and model.halted is None]
+        followed = [model for model in self._by_key.values() if model.failure is None and model.halted is None]
         seconds = BLOCK_SECONDS + self._store.params.reply_seconds
         # One blocking read over the catalog and all logs.
         words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
@@ -281,10 +328,10 @@ class Follower:
                 if key == CATALOG_KEY:
                     self._apply_catalog((entry_id, fields), self.catalog)
                     for created in await self._sync():
-                        if self.catalog.known == self.catalog.offset:  # it existed while we were behind
-                            await self._reload(connection, created)
-                        else:
+                        if created.incarnation == entry_id.decode():
                             created.ready = True  # its log is new
+                        else:  # it existed while we were behind
+                            await self._reload(connection, created)
                     continue
                 model = self._by_key.get(key)
                 if model is None or model.failure is not None or model.halted is not None or model in left:

@@ -13,6 +13,7 @@ from abound.log.catalog import CATALOG_KEY
 from abound.log.stream import Trim
 from abound.replica.follower import Follower
 from abound.state import replica_status
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store, store_errors
 from abound.tasks import forever
 from abound.versions.cache_cleanup import CacheCleaner
@@ -51,7 +52,7 @@ class Heartbeat:
 
     async def run(self) -> None:
         with contextlib.suppress(StoreUnavailable):
-            await self._publish()  # an adoption waits for all replicas that have published themselves
+            await self._publish()  # a replacement waits for all replicas that have published themselves
         await forever(self._beat, TICK_SECONDS, at_once=False)
 
     async def _beat(self) -> None:
@@ -63,15 +64,30 @@ class Heartbeat:
             await replica_status.remove_dead(self._store, models, self._replica)
             self._cleared = True
 
-    def forget_model(self, name: str) -> None:
-        self._published.pop(name, None)
-        self._seen.pop(name, None)
+    def forget_model(self, model: ReplicatedModel) -> None:
+        self._published.pop(model.incarnation, None)
+        self._seen.pop(model.incarnation, None)
+
+    async def publish_soon(self) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            await self._publish()
+
+    async def replace_model(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
+        """Publish that another incarnation is served; a replacement waits for it."""
+        self.forget_model(model)
+        with contextlib.suppress(StoreUnavailable):
+            await self._publish()
+            await replica_status.withdraw(self._store, [model.keys], self._replica)
+
+    def _all(self) -> list[ReplicatedModel]:
+        """Return the models that are served, and those that are loaded beside them."""
+        return [*self._models.values(), *self._follower.incoming.models.values()]
 
     async def withdraw(self) -> None:
         await replica_status.withdraw(self._store, [model.keys for model in self._models.values()], self._replica)
 
     async def _measure_lag(self) -> None:
-        models = list(self._models.values())
+        models = self._all()
         catalog, positions = self._follower.catalog, [model.position for model in models]
         with store_errors():
             async with self._store.client.pipeline(transaction=False) as pipe:
@@ -98,17 +114,17 @@ class Heartbeat:
     async def _publish(self) -> None:
         """Publish the status of the models that changed, and every other second of all models."""
         said, classified = [], self._classified()
-        for model in list(self._models.values()):
+        for model in self._all():
             offset = model.offset
-            if self._seen.get(model.name) == offset and model.digest_offset != offset:
+            if self._seen.get(model.incarnation) == offset and model.digest_offset != offset:
                 # No entry arrived for a second: a good time to compute the digest, unless one arrives now.
                 await model.compute_digest(give_way=True)
-            self._seen[model.name] = offset
+            self._seen[model.incarnation] = offset
             loaded, swept = sorted(model.versions or ()), self._copies.done_requests
-            now = (offset, model.digest, model.ready, model.lag, model.prepared_state, loaded, swept)
-            if self._tick % 2 and self._published.get(model.name) == now:
+            now = (offset, model.digest, model.ready, model.lag, loaded, swept)
+            if self._tick % 2 and self._published.get(model.incarnation) == now:
                 continue
-            self._published[model.name] = now
+            self._published[model.incarnation] = now
             described = replica_status.PublishedStatus(
                 replica=self._replica,
                 offset=str(offset),
@@ -119,7 +135,6 @@ class Heartbeat:
                 ready=model.ready,
                 lag=model.lag,
                 log_bytes=model.log_bytes,
-                prepared=model.prepared_state,
                 versions=loaded,
                 classified=classified,
                 swept_for=swept,

@@ -104,6 +104,21 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
         for version in list(model.versions or ()):
             self._unload(model, version)
 
+    def on_model_replaced(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
+        """Take over the loaded versions: the other incarnation has the same ones, or fewer."""
+        by.versions = {}
+        serving = by.live.serving
+        if not serving.is_live and (loaded := self._loaded.get((model.incarnation, serving.version))) is not None:
+            self._loaded[(by.incarnation, serving.version)] = loaded
+            by.versions[serving.version] = VersionInfo(loaded.card.digest, loaded.card.n_bytes)
+        self.on_model_removed(model)
+        if by.ready:
+            try:
+                by.check_serving()
+            except VersionNotLoaded as missing:
+                by.ready = False
+                self.on_halt(by, missing)
+
     async def stop(self) -> None:
         await super().stop()
         await cancel_and_wait(*self._loading.values())

@@ -17,13 +17,12 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import full_log
 from abound.history.load import load_newest
 from abound.log import stream
-from abound.log.events import MarkEvent, PrepareEvent, PrepareVersionEvent
+from abound.log.events import MarkEvent, PrepareVersionEvent
 from abound.log.stream import MAX_ENTRIES, Element, LogParams
 from abound.state.replicated_model import (
     REPLAY_SLICE,
     AppliedEntry,
     ReplicatedModel,
-    StandbyMissing,
     VersionNotLoaded,
 )
 from abound.store.client import Store
@@ -126,9 +125,8 @@ class Loader:
             # It stays stopped: it is not ready and reports the reason.
             log.error("a model has stopped", model=model.name, reason=str(error))
             return
-        except (VersionNotLoaded, StandbyMissing) as missing:
-            what = "an adoption" if isinstance(missing, StandbyMissing) else "an activation"
-            log.warning(f"a model halts before {what}", model=model.name, reason=str(missing))
+        except VersionNotLoaded as missing:
+            log.warning("a model halts before an activation", model=model.name, reason=str(missing))
             model.ready = False
             self._callbacks.on_halt(model, missing)
             return
@@ -136,7 +134,7 @@ class Loader:
         event = applied.entry.event
         if type(event) is MarkEvent:
             await self._callbacks.on_mark(model, event.token)
-        elif type(event) is PrepareEvent or type(event) is PrepareVersionEvent:
+        elif type(event) is PrepareVersionEvent:
             self._callbacks.on_prepare(model)
         self._since_pause += applied.offset.position + 1
         if self._since_pause >= model.slice_events:
@@ -153,6 +151,12 @@ class FollowerCallbacks(Protocol):
     def on_model_removed(self, model: ReplicatedModel) -> None:
         """Handle a deleted model."""
 
+    def on_incoming_loaded(self, model: ReplicatedModel) -> None:
+        """Handle an incarnation that is ready to replace a model."""
+
+    def on_model_replaced(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
+        """Handle a model that another incarnation replaces, which is served from now on."""
+
     def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
         """Handle an applied entry."""
 
@@ -160,7 +164,7 @@ class FollowerCallbacks(Protocol):
         """Handle an applied mark; the next entry waits until this returns."""
 
     def on_prepare(self, model: ReplicatedModel) -> None:
-        """Handle the announcement of an adoption or an activation."""
+        """Handle the announcement of an activation."""
 
-    def on_halt(self, model: ReplicatedModel, missing: StandbyMissing | VersionNotLoaded) -> None:
-        """Handle a model that lacks a standby state or a version. Set ``halted``, and later ``resumes``."""
+    def on_halt(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
+        """Handle a model that lacks a version. Set ``halted``, and later ``resumes``."""

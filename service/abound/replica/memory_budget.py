@@ -38,7 +38,7 @@ class MemoryBudget:
         self.most = most
         self._total = 0
         self._sizes: dict[str, int] = {}
-        self._standby_bytes: dict[str, int] = {}
+        self._coming_bytes: dict[str, int] = {}
         self._expected: dict[object, tuple[str, int]] = {}
         self._looked: dict[str, tuple[float, int]] = {}
 
@@ -51,7 +51,7 @@ class MemoryBudget:
         """Update the sizes; call it regularly, since models also grow by events from other replicas."""
         models = list(models)
         self._sizes = {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models}
-        self._standby_bytes = {model.name: model.n_standby_bytes for model in models}
+        self._coming_bytes = {model.name: model.n_coming_bytes for model in models}
         self._total = sum(self._sizes.values())
 
     @contextlib.contextmanager
@@ -90,7 +90,7 @@ class MemoryBudget:
         for name, n_bytes in self._expected.values():
             expected[name] = expected.get(name, 0) + n_bytes
         return sum(
-            max(self._standby_bytes.get(name, 0), expected.get(name, 0)) for name in {*self._standby_bytes, *expected}
+            max(self._coming_bytes.get(name, 0), expected.get(name, 0)) for name in {*self._coming_bytes, *expected}
         )
 
     def check(self, model: ReplicatedModel, models: Callable[[], Iterable[ReplicatedModel]]) -> None:
@@ -106,7 +106,7 @@ class MemoryBudget:
             counted = _counted_bytes(model, size)
             self._total += counted - self._sizes.get(model.name, 0)
             self._sizes[model.name] = counted
-            self._standby_bytes[model.name] = model.n_standby_bytes
+            self._coming_bytes[model.name] = model.n_coming_bytes
         if bound is not None and size > bound:
             raise MemoryLimitExceeded(
                 f"the model needs {size} bytes of memory to grow, of at most {bound} (its max_memory); nothing was "

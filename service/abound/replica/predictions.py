@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -169,81 +169,43 @@ LISTED_AT_ONCE = 50  # each may have some hundred kilobytes
 
 READ_ENTRIES = 1000
 
-NEW_STREAM_SECONDS = 3600  # expiry of a new stream whose writer died
 
-_TAKE_PLACE = """
-local left = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+')
-for _, entry in ipairs(left) do redis.call('XADD', KEYS[2], entry[1], unpack(entry[2])) end
-local milliseconds = redis.call('PTTL', KEYS[1])
-if redis.call('EXISTS', KEYS[2]) == 0 then return redis.call('DEL', KEYS[1]) end
-redis.call('RENAME', KEYS[2], KEYS[1])
-if milliseconds > 0 then redis.call('PEXPIRE', KEYS[1], milliseconds) end
-return 1
-"""
+async def copy(
+    store: Store, keys: ModelKeys, new: ModelKeys, after: bytes, gone: Container[bytes], *, is_last: bool
+) -> bytes:
+    """Copy the stored predictions after an entry to another incarnation, without those with a vector in ``gone``.
 
-
-class PredictionEraser:
-    """Erases stored predictions: ``read`` them, ``compare`` events with them, ``forget`` those that match."""
-
-    def __init__(self, store: Store, keys: ModelKeys) -> None:
-        self._store = store
-        self._keys = keys
-        self._known: set[bytes] = set()
-        self._matched: set[bytes] = set()
-
-    async def read(self) -> None:
-        async for _, fields in self._entries():
-            self._known.add(_hash(fields[b"v"]))
-
-    def compare(self, event: LearnEvent, gone: list[bool]) -> None:
-        """Record which stored vectors belong to the units of an event that are erased."""
-        if not self._known:
-            return
-        ends = record_ends(event.records, event.n_records).tolist()
-        place = 0
-        for unit, is_gone in zip(event.units, gone, strict=True):
-            n = 0 if unit.emptied else unit.n
-            for record in range(place, place + n if is_gone else place):
-                hashed = _hash(event.records[ends[record] : int(vector_end(event.records, ends[record]))])
-                if hashed in self._known:
-                    self._matched.add(hashed)
-            place += n
-
-    async def count(self) -> int:
-        if not self._matched:
-            return 0
-        n = 0
-        async for _, fields in self._entries():
-            n += _hash(fields[b"v"]) in self._matched
-        return n
-
-    async def forget(self) -> None:
-        if not self._matched:
-            return
-        # A deleted entry leaves its bytes in its node of the stream. So the remaining entries go into a new stream,
-        # which replaces the old one.
-        client, key = self._store.client, self._keys.key("remembered")
-        beside = self._keys.key(f"remembered:{secrets.token_hex(4)}")
-        last = b"0-0"
-        with store_errors():
-            async for entry, fields in self._entries():
-                if _hash(fields[b"v"]) not in self._matched:
-                    await client.xadd(beside, fields, id=entry)
-                    await client.expire(beside, NEW_STREAM_SECONDS)
-                last = entry
-            await client.eval(_TAKE_PLACE, 2, key, beside, last)
-
-    async def _entries(self) -> AsyncGenerator[tuple[bytes, dict[bytes, bytes]]]:
-        client, key, last = self._store.client, self._keys.key("remembered"), b"-"
-        while True:
-            with store_errors():
-                found = await client.xrange(key, last, "+", count=READ_ENTRIES)
-            if not found:
-                return
-            for entry, fields in found:
-                yield entry, fields
-            last = b"(" + found[-1][0]
+    ``gone`` contains fingerprints (``vector_hash``). Return the entry up to which all are copied. ``is_last``: the
+    other incarnation is served from now on.
+    """
+    client = store.client
+    with store_errors():
+        while found := await client.xrange(keys.key("remembered"), after, "+", count=READ_ENTRIES):
+            async with client.pipeline(transaction=False) as pipe:
+                for entry, fields in found:
+                    if vector_hash(fields[b"v"]) not in gone:
+                        pipe.xadd(new.key("remembered"), fields, id=entry)
+                await pipe.execute(raise_on_error=False)  # a repetition finds entries that are there
+            after = b"(" + found[-1][0]
+        if is_last:
+            left = await client.pttl(keys.key("remembered"))
+            if left > 0:
+                await client.pexpire(new.key("remembered"), left)
+            for part in ("remembered:bytes", "remembered:learned"):
+                await client.copy(keys.key(part), new.key(part), replace=True)
+    return after
 
 
-def _hash(vector: bytes) -> bytes:
+def hashes_of(event: LearnEvent, gone: list[bool]) -> Iterator[bytes]:
+    """Yield the fingerprints of the vectors in the requests of an event that ``gone`` selects."""
+    ends = record_ends(event.records, event.n_records).tolist()
+    place = 0
+    for unit, is_gone in zip(event.units, gone, strict=True):
+        n = 0 if unit.emptied else unit.n
+        for record in range(place, place + n if is_gone else place):
+            yield vector_hash(event.records[ends[record] : int(vector_end(event.records, ends[record]))])
+        place += n
+
+
+def vector_hash(vector: bytes) -> bytes:
     return hashlib.blake2b(vector, digest_size=16).digest()

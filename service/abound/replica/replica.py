@@ -26,7 +26,6 @@ import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history.high_water import HighWaterRecorder
-from abound.history.replay import ReplaySource
 from abound.log import stream
 from abound.log.append_group import LearnDraft, LearnOutcome
 from abound.log.appender import Appender
@@ -41,10 +40,9 @@ from abound.replica.heartbeat import Heartbeat
 from abound.replica.loaded_versions import LoadedVersions, ServingParams
 from abound.replica.loader import Progress
 from abound.replica.model_directory import ARRIVAL_SECONDS, ModelDirectory
-from abound.replica.standbys import Standbys
 from abound.replica.storage_status import StorageStatus
 from abound.state import replica_status, schedule
-from abound.state.replicated_model import AppliedEntry, ReplicatedModel, StandbyMissing, VersionNotLoaded
+from abound.state.replicated_model import AppliedEntry, ReplicatedModel, VersionNotLoaded
 from abound.state.snapshots import SnapshotParams, read_manifests
 from abound.state.state_image import StateManifest
 from abound.store.client import Store
@@ -53,6 +51,7 @@ from abound.store.reconnecting_connection import ReconnectingConnection
 from abound.store.server_info import ServerInfo
 from abound.tasks import cancel_and_wait, wait_until
 from abound.versions.cache_cleanup import CacheCleaner
+from abound.versions.card import reading_settings
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
 from abound_core.limits import Limits
@@ -100,7 +99,6 @@ class Replica:
         self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
         self._connection = ReconnectingConnection(store, "append", knows=self._follower.continues_catalog)
         self._appenders = Appenders(store, self.params, self._connection, tracing)
-        self._standbys = Standbys(store, ReplaySource(store, artifacts, self.params.log), self._follower.models)
         self.loaded_versions = LoadedVersions(store, artifacts, self._follower.models, self.params.serving)
         self.storage_status = StorageStatus(store, artifacts, self._follower.models)
         self._health = Health(self._follower, self._connection, self.storage_status)
@@ -175,7 +173,6 @@ class Replica:
             asyncio.create_task(self._follower.follow(), name="follower"),
             asyncio.create_task(self._health.run(), name="store"),
             asyncio.create_task(self._heartbeat.run(), name="presence"),
-            asyncio.create_task(self._standbys.run(), name="standbys"),
             asyncio.create_task(self.loaded_versions.run(), name="loaded versions"),
             asyncio.create_task(self.storage_status.run(), name="storage status"),
             asyncio.create_task(self._copies.run(), name="copies"),
@@ -209,7 +206,7 @@ class Replica:
         self.drain()
         await cancel_and_wait(*self._tasks, *self._errands)
         await self.storage_status.stop()
-        await self._standbys.stop()
+        await self._follower.incoming.stop()
         await self.loaded_versions.stop()
         for model in self._follower.models.values():
             await appender_of(model).stop("the service is stopping")
@@ -319,7 +316,9 @@ class Replica:
                     await model.wait_entry_complete()
         except TimeoutError:
             raise NotReady(f"this replica is behind {offset}: it is at {model.offset}", lag=model.lag) from None
-        if model.offset < offset:
+        if self.model(name) is not model:  # it was replaced meanwhile
+            await self.wait_for(name, offset, timeout)
+        elif model.offset < offset:
             raise beyond
 
     async def catch_up(self, name: str, timeout: float = ARRIVAL_SECONDS) -> None:  # noqa: ASYNC109
@@ -364,10 +363,22 @@ class Replica:
         self.loaded_versions.on_model_added(model)
         self._appenders.on_model_added(model)
 
+    def on_incoming_loaded(self, model: ReplicatedModel) -> None:
+        self._run_errand(self._heartbeat.publish_soon())  # the replacement waits for it
+
+    def on_model_replaced(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
+        self.loaded_versions.on_model_replaced(model, by)
+        self._appenders.on_model_added(by)
+        old, new = appender_of(model), appender_of(by)
+        if reading_settings(model.live.config) == reading_settings(by.live.config):
+            old.move_to(new)
+        model.on_replaced()
+        self._run_errand(old.retire())
+        self._run_errand(self._heartbeat.replace_model(model, by))
+
     def on_model_removed(self, model: ReplicatedModel) -> None:
-        model.standby = None
         self.loaded_versions.on_model_removed(model)
-        self._heartbeat.forget_model(model.name)
+        self._heartbeat.forget_model(model)
         self._run_errand(appender_of(model).stop(f"the model {model.name} was deleted"))
         if model.name == DEFAULT_MODEL:
             self._run_errand(self.models.restore_default())
@@ -382,14 +393,10 @@ class Replica:
             self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
 
     def on_prepare(self, model: ReplicatedModel) -> None:
-        self._standbys.poll_soon()
         self.loaded_versions.poll_soon()
 
-    def on_halt(self, model: ReplicatedModel, missing: StandbyMissing | VersionNotLoaded) -> None:
-        if isinstance(missing, StandbyMissing):
-            self._standbys.on_halt(model, missing)
-        else:
-            self.loaded_versions.on_halt(model, missing)
+    def on_halt(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
+        self.loaded_versions.on_halt(model, missing)
 
     # internals
 
@@ -461,8 +468,8 @@ class Appenders:
 
     def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
         entry, (milliseconds, sequence, _), applying = applied
-        if entry.origin == self._origin:
-            appender_of(model).on_applied(entry.sequence, Offset(milliseconds, sequence, 0), applying)
+        if entry.origin == self._origin and model.appender is not None:  # not of an incoming model
+            model.appender.on_applied(entry.sequence, Offset(milliseconds, sequence, 0), applying)
 
 
 def appender_of(model: ReplicatedModel) -> Appender:

@@ -69,7 +69,6 @@ class ModelStorage(NamedTuple):
             "history_beginning": extent.first.milliseconds / 1000 if extent else 0,
             "snapshot_age": self.snapshot_age or 0.0,
             "untrimmed": float(self.failure is not None),
-            "index_bytes": self.worker_status.index_bytes,
             **_figures_of(self.standings),
         }
 

@@ -13,8 +13,7 @@ class Position(NamedTuple):
     offset: Offset  # of the last applied event
     checksum: bytes  # of its entry, to verify that the log is still the same
     n_entries: int  # of the log so far
-    log_bytes: int  # their size as appended (``stream.log_bytes_with``)
-    adopted: Offset = START  # offset of the last adoption
+    log_bytes: int  # their size
 
 
 AT_START = Position(START, b"", 0, 0)
@@ -27,12 +26,10 @@ class StoredPosition(msgspec.Struct, frozen=True, kw_only=True):
     entry_checksum: str
     n_entries: int
     log_bytes: int
-    adopted: str
 
     @property
     def position(self) -> Position:
-        offset, adopted = Offset.parse(self.offset), Offset.parse(self.adopted)
-        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
+        return Position(Offset.parse(self.offset), self.entry_checksum.encode(), self.n_entries, self.log_bytes)
 
     @staticmethod
     def fields_of(position: Position) -> dict[str, Any]:
@@ -41,5 +38,4 @@ class StoredPosition(msgspec.Struct, frozen=True, kw_only=True):
             "entry_checksum": position.checksum.decode(),
             "n_entries": position.n_entries,
             "log_bytes": position.log_bytes,
-            "adopted": str(position.adopted),
         }

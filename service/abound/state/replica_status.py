@@ -27,9 +27,9 @@ STALE_SECONDS = 3600.0
 MARK_SECONDS = 600
 
 SILENT_SECONDS = 20.0
-"""An adoption does not wait for a replica that is silent for longer.
+"""A replacement does not wait for a replica that is silent for longer.
 
-If it is only slow, it halts at the adoption until it has loaded the state.
+If it is only slow, it is not ready until it has loaded the new incarnation.
 """
 
 
@@ -45,7 +45,6 @@ class PublishedStatus(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     lag: Annotated[int | None, Meta(description="Entries behind the log.")]
     log_bytes: Annotated[int, Meta(description="Size of the log up to the offset.")]
-    prepared: Annotated[str | None, Meta(description="State file that the replica is ready to adopt.")] = None
     versions: Annotated[list[str], Meta(description="The loaded versions.")] = []
     classified: Annotated[
         list[int], Meta(description="Answered ``/classify`` requests of all models, by duration.")

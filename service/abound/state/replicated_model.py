@@ -1,15 +1,9 @@
 """One model on one replica: its live state, its position in the log, and the only function that changes it.
 
-Start-up, following and rebuilding all go through :meth:`ReplicatedModel.apply`, entry by entry in log order. An entry
+Start-up, following and replays all go through :meth:`ReplicatedModel.apply`, entry by entry in log order. An entry
 that cannot be applied stops the model permanently: ``failure`` holds the reason, and no later entry is applied.
 
-A state file that is about to be adopted is loaded as a **standby state** next to the live state
-(``abound/history/replay.py``). Once the standby state has caught up with the live state, it is attached: every entry
-is applied to both, so at the adoption it replaces the live state immediately. Without its standby state a model
-cannot apply the adoption: it stops before that entry and raises ``StandbyMissing``. The standby state is not part of
-the replicated state: if it is dropped, or lost with its process, it can be rebuilt.
-
-The same holds for a **version** that is activated (``abound/versions/activation.py``). A model that serves requests
+A **version** that is activated (``abound/versions/activation.py``) is loaded before that. A model that serves requests
 and has not loaded the version stops before the activation and raises ``VersionNotLoaded``. A model that is not
 serving yet continues, and must have the version that is active at the end of the log.
 """
@@ -26,16 +20,14 @@ from typing import NamedTuple
 from abound.log.appender import Appender
 from abound.log.events import (
     ActivateEvent,
-    AdoptEvent,
     ConfigureEvent,
     Entry,
     Event,
     LearnEvent,
-    PrepareEvent,
     checksum_of,
     decode_entry,
 )
-from abound.log.stream import DAMAGED_ENTRY_ADVICE, UNTRIMMED, Element, log_bytes_with
+from abound.log.stream import DAMAGED_ENTRY_ADVICE, UNTRIMMED, Element, entry_size
 from abound.processes import kernel_compiler
 from abound.state.position import AT_START, Position
 from abound.store.key_names import ModelKeys
@@ -63,15 +55,6 @@ class AppliedEntry(NamedTuple):
 class VersionInfo(NamedTuple):
     digest: str
     n_bytes: int
-
-
-class StandbyMissing(Exception):
-    """The next entry adopts a state whose standby state is missing. Nothing was applied; load it and retry."""
-
-    def __init__(self, adopt: AdoptEvent, at: Offset) -> None:
-        super().__init__(f"the index {adopt.index} is adopted at {at} and is not loaded yet")
-        self.adopt = adopt
-        self.at = at
 
 
 class VersionNotLoaded(Exception):
@@ -126,32 +109,6 @@ async def enlarge(live: LiveModel) -> None:
     live.replace_tables(await asyncio.to_thread(live.enlarged))
 
 
-class StandbyState:
-    """A state that is loaded to replace the live state of a model. ``abound/history/replay.py`` loads it."""
-
-    live: LiveModel  # set when the state file is loaded
-
-    def __init__(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
-        self.model = model
-        self.index = event.index
-        self.digest = event.digest
-        self.offset = Offset.parse(event.after)  # of the last applied entry
-        self.attached = False  # as far as the live state: the model applies each entry to both
-
-    @property
-    def n_bytes(self) -> int:
-        """Until it is loaded, that of the live state as an estimate."""
-        return getattr(self, "live", self.model.live).n_bytes
-
-    async def apply(self, event: Event, at: Offset) -> None:
-        """Apply the event of an entry. Ignore adoptions: after another adoption this standby state is not adopted."""
-        if type(event) is LearnEvent:
-            await learn(self.live, event, at, self.model.slice_events)
-        elif type(event) is ConfigureEvent:
-            await configure(self.live, event)
-        self.offset = at
-
-
 class ReplicatedModel:
     """One model of one replica.
 
@@ -162,7 +119,7 @@ class ReplicatedModel:
     failure : str or None
         Why the model has stopped permanently.
     halted : str or None
-        Why the model waits: the standby state for an adoption, or the active version, is not loaded yet.
+        Why the model waits: the active version is not loaded yet.
     lacks_version : bool
         The last attempt to load the active version failed.
     resumes : bool
@@ -173,21 +130,29 @@ class ReplicatedModel:
         Entries behind the log, as last measured.
     n_classified : int
         Instances classified since the metrics were last updated.
+    coming : ReplicatedModel or None
+        The incarnation that is about to replace this one, loaded beside it.
     appender : Appender or None
-        None where nothing is appended, as in a rebuild.
+        None where nothing is appended.
     versions : dict of VersionInfo by id, or None
         The versions that are loaded to rank by; None if this model serves no requests.
     """
 
     def __init__(
-        self, keys: ModelKeys, config: ModelConfig, slice_events: int = 32, limits: Limits | None = None
+        self,
+        keys: ModelKeys,
+        config: ModelConfig,
+        slice_events: int = 32,
+        limits: Limits | None = None,
+        origin: str = "",
     ) -> None:
         self.keys = keys
+        self.origin = origin
         self.log_key = keys.log
         self.limits = limits or Limits()
         self.n_classified = 0
         self.appender: Appender | None = None
-        self.standby: StandbyState | None = None
+        self.coming: ReplicatedModel | None = None
         self.versions: dict[str, VersionInfo] | None = None
         self.lacks_version = False
         self.failure: str | None = None
@@ -228,12 +193,11 @@ class ReplicatedModel:
         return held if held > 0 else 0
 
     @property
-    def prepared_state(self) -> str | None:
-        return self.standby.index if self.standby is not None and self.standby.attached else None
-
-    @property
-    def n_standby_bytes(self) -> int:
-        return self.standby.n_bytes if self.standby is not None else 0
+    def n_coming_bytes(self) -> int:
+        """Bytes of the incarnation that is loaded beside this one; until it is loaded, those of this one."""
+        if self.coming is None:
+            return 0
+        return self.coming.live.n_bytes if self.coming.ready else self.live.n_bytes
 
     @property
     def n_loaded_bytes(self) -> int:
@@ -258,9 +222,14 @@ class ReplicatedModel:
     def restore(self, live: LiveModel, position: Position) -> None:
         self.live = live
         self.position = position
-        self.standby = None  # it may come from another log
         self.digest = self.digest_offset = None
         self._wake()
+
+    def on_replaced(self) -> None:
+        """End all waiting: whoever waits looks the model up again."""
+        for _, _, future in self._awaited:
+            if not future.done():
+                future.set_result(None)
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -270,32 +239,24 @@ class ReplicatedModel:
     async def apply(self, element: Element) -> AppliedEntry:
         """Apply the next entry of the log, in slices; other tasks run between slices.
 
-        After StandbyMissing and VersionNotLoaded nothing was applied, and the entry can be tried again. After Corrupted
-        and UnknownApplyVersion the model keeps its state, and ``failure`` holds the reason from now on.
+        After VersionNotLoaded nothing was applied, and the entry can be tried again. After Corrupted and
+        UnknownApplyVersion the model keeps its state, and ``failure`` holds the reason from now on.
         """
         entry_id, fields = element
         try:
             is_large = sum(map(len, fields)) > LARGE_ENTRY
             entry = await asyncio.to_thread(decode_entry, fields) if is_large else decode_entry(fields)
             event = entry.event
-            first = at = Offset.of_entry(entry_id)
+            at = Offset.of_entry(entry_id)
             self._n_wanting += 1
             async with self._turn:
                 self._n_wanting -= 1
-                adopted = self._adopts(event, at)
                 applying = await self._apply_event(event, at)
                 if applying is not None:
                     at = Offset(at.milliseconds, at.sequence, len(applying.ranks) - 1)
-                if self.standby is not None and self.standby.attached:
-                    self.position = self.position._replace(offset=at)  # requests already see the state after the entry
-                    await self.standby.apply(event, first)
                 before = self.position
                 self.position = Position(
-                    at,
-                    checksum_of(fields),
-                    before.n_entries + 1,
-                    log_bytes_with(before.log_bytes, fields),
-                    first if adopted else before.adopted,
+                    at, checksum_of(fields), before.n_entries + 1, before.log_bytes + entry_size(fields)
                 )
         except (Corrupted, UnknownApplyVersion) as error:
             self.ready = False
@@ -305,18 +266,6 @@ class ReplicatedModel:
         if self._awaited:
             self._wake()
         return AppliedEntry(entry, at, applying)
-
-    def _adopts(self, event: Event, at: Offset) -> bool:
-        """Replace the live state with the standby state if the event adopts it; return whether it does."""
-        if type(event) is not AdoptEvent or Offset.parse(event.after) < self.position.adopted:
-            return False
-        if self.standby is None or not self.standby.attached or self.standby.index != event.index:
-            raise StandbyMissing(event, at)
-        self.standby.live.serving = self.live.serving  # an adoption replaces the index, not the active version
-        self.live = self.standby.live
-        self.standby = None
-        self.digest = self.digest_offset = None
-        return True
 
     async def _apply_event(self, event: Event, at: Offset) -> EntryApplication | None:
         if type(event) is LearnEvent:

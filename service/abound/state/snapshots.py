@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from dataclasses import dataclass
 from functools import partial
 
@@ -167,6 +167,18 @@ async def delete_incarnation(store: Store, keys: ModelKeys) -> None:
     with store_errors():
         async for key in store.client.scan_iter(match=keys.pattern, count=1000):
             await store.client.unlink(key)
+
+
+async def delete_others(store: Store, name: str, needed: Container[ModelKeys]) -> None:
+    """Delete the keys of all incarnations of a model that are not needed."""
+    found: set[ModelKeys] = set()
+    with store_errors():
+        async for key in store.client.scan_iter(match=ModelKeys(name, "*").pattern, count=1000):
+            incarnation = key.split(b"}", 1)[0].rpartition(b":")[2].decode()
+            found.add(ModelKeys(name, incarnation))
+    for keys in found:
+        if keys not in needed:
+            await delete_incarnation(store, keys)
 
 
 async def unlisted_keys(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:

@@ -1,18 +1,17 @@
-"""State files: the state of a model in the artifact store, to be adopted or as the base of history.
+"""State files: states of a model in the artifact store, which replays begin with.
 
-    <model>/<incarnation>/index/<id>/...   a state image (``abound/state/state_image.py``)
-
-A state file replaces all events up to its offset, even if it was made without some of them. Its **recipe**
-records how it was made, so that it can be made again from a history without erased events.
+<model>/<incarnation>/index/<id>/...   a state image (``abound/state/state_image.py``)
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+
+import msgspec
 
 from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.checksums import seal
 from abound.state import state_image
 from abound.state.position import Position
 from abound.state.state_image import MANIFEST, StateManifest
@@ -39,7 +38,6 @@ async def write(
     keys: ModelKeys,
     live: LiveModel,
     after: Offset,
-    recipe: dict[str, Any],
     between: Callable[[], Awaitable[None]] = do_nothing,
     name: str | None = None,
 ) -> StateManifest:
@@ -54,7 +52,7 @@ async def write(
 
     try:
         position = Position(after, b"", 0, 0)
-        return await state_image.write(put, keys, name, live, position, PART_BYTES, between, recipe=recipe)
+        return await state_image.write(put, keys, name, live, position, PART_BYTES, between)
     except BaseException:
         await delete(artifacts, keys, name)
         raise
@@ -77,39 +75,25 @@ async def load(
         raise ArtifactsUnavailable("no artifact store is set; set ABOUND_ARTIFACTS_URL")
     manifest = await read_manifest(artifacts, keys, name)
     if manifest.digest != digest:
-        raise Corrupted(f"the state file {name} has another digest than the one to be adopted")
+        raise Corrupted(f"the state file {name} has another digest than the one that history names")
     try:
         return await state_image.load(manifest, _read_parts(artifacts, keys, manifest), limits, progress)
     except Corrupted as error:
         raise Corrupted(f"the state file {name} is damaged: {error}") from error
 
 
-async def check(artifacts: ArtifactStore, keys: ModelKeys, manifest: StateManifest) -> None:
-    """Read a state file again; raise Corrupted unless it is intact."""
-    if await read_manifest(artifacts, keys, manifest.id) != manifest:
-        raise Corrupted(f"the manifest of the state file {manifest.id} differs from the one that was written")
-    async for _ in _read_parts(artifacts, keys, manifest):
-        pass
+async def copy(artifacts: ArtifactStore, keys: ModelKeys, new: ModelKeys, name: str) -> None:
+    """Copy a state file to another incarnation of its model."""
+    manifest = await read_manifest(artifacts, keys, name)
+    for i in range(len(manifest.parts)):
+        await artifacts.link(file_name(keys, name, str(i)), file_name(new, name, str(i)))
+    manifest = seal(msgspec.structs.replace(manifest, incarnation=new.incarnation))
+    await artifacts.put(file_name(new, name, MANIFEST), msgspec.json.encode(manifest))
 
 
 async def delete(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> None:
     await artifacts.delete(file_name(keys, name, MANIFEST))
     await artifacts.clear(f"{folder(keys)}/{name}")
-
-
-async def ids(artifacts: ArtifactStore, keys: ModelKeys) -> list[str]:
-    """Return the ids of all state files of a model, including unfinished ones."""
-    return sorted(await sizes(artifacts, keys))
-
-
-async def sizes(artifacts: ArtifactStore, keys: ModelKeys) -> dict[str, int]:
-    """Return the bytes of each state file of a model by id, including unfinished ones."""
-    start = len(folder(keys)) + 1
-    found: dict[str, int] = {}
-    for name, size in (await artifacts.sizes(folder(keys))).items():
-        place = name[start:].partition("/")[0]
-        found[place] = found.get(place, 0) + size
-    return found
 
 
 def file_name(keys: ModelKeys, name: str, file: str) -> str:

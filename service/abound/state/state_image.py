@@ -56,8 +56,6 @@ class StateManifest(StoredPosition, frozen=True, kw_only=True):
     incarnation: str
     digest: str  # of the state
     created: int  # milliseconds of the store's clock; 0 in a state file
-    # How a state file was made: ``method`` and its arguments, as plain JSON values. Empty in a snapshot.
-    recipe: dict[str, Any]
     state: dict[str, Any]  # apart from its arrays
     arrays: list[ArrayShape]
     parts: list[Part]
@@ -85,7 +83,6 @@ async def write(
     between: Callable[[], Awaitable[None]],
     *,
     created: int = 0,
-    recipe: dict[str, Any] | None = None,
 ) -> StateManifest:
     """Write the state of a model as the image ``name``. Nothing may change the model meanwhile.
 
@@ -94,12 +91,12 @@ async def write(
     for _ in live.digest_steps():
         await asyncio.sleep(0)
         await between()
-    arrays = live.to_arrays()
+    arrays = await asyncio.to_thread(live.to_arrays)  # a replica serves requests while it writes an imported model
     parts: list[Part] = []
     for i, part in enumerate(parts_of(arrays, part_bytes)):
         await between()
         await put(str(i), part)
-        parts.append(Part(len(part), checksum_of(part)))
+        parts.append(Part(len(part), await asyncio.to_thread(checksum_of, part)))
     manifest = StateManifest(
         id=name,
         format=STATE_FORMAT,
@@ -109,7 +106,6 @@ async def write(
         **StateManifest.fields_of(position),
         digest=live.digest(),
         created=created,
-        recipe=recipe or {},
         state=live.meta(),
         arrays=shapes_of(arrays),
         parts=parts,
@@ -177,7 +173,7 @@ async def load(
     if foreign:
         check_room(arrays)
     await kernel_compiler.wait_for_groups([*groups_of(manifest.config), STATE_GROUP])
-    # In a thread: a replica serves requests while it loads a standby state.
+    # In a thread: a replica serves requests while it loads another one.
     live = await asyncio.to_thread(LiveModel.from_arrays, manifest.state, arrays, new_secret(), limits)
     for _ in live.digest_steps():
         await asyncio.sleep(0)

@@ -12,9 +12,9 @@ else that a late process writes has a name of its own that no pointer refers to;
 When the store's clock is set back, the lease of a dead holder lasts that much longer. So a process that finds a lease
 with a longer expiry than any lease has shortens it to its own duration. A live holder renews it; a dead one expires.
 
-A model has one lease for each ``purpose``. The one with the empty purpose covers snapshots and history. ``ADOPTION``
-is held by the process that adopts a state, and ``ACTIVATION`` by the one that activates or deletes a version. Their
-payload is the event that tells replicas what to load, for a replica that starts after it.
+A model has one lease for each ``purpose``. The one with the empty purpose covers snapshots and history.
+``REPLACEMENT`` is held by the process that replaces the model, and ``ACTIVATION`` by the one that activates or deletes
+a version. The payload of the latter is the event that tells replicas what to load, for a replica that starts after it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from abound_core.types import START, Offset
 LEASE_SECONDS = 15.0
 POLL_SECONDS = 0.2
 
-ADOPTION = "adoption"
+REPLACEMENT = "replacement"
 ACTIVATION = "activation"
 
 _BUSY = {
-    ADOPTION: "another rebuild of {} is running; try again when it has ended",
+    REPLACEMENT: "another replacement of {} is running; try again when it has ended",
     ACTIVATION: "another version of {} is being activated or deleted; try again soon",
 }
 

@@ -21,7 +21,6 @@ import msgspec
 from abound.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
 from abound.artifacts.file_format import ContainerReader, encode_head
 from abound.artifacts.npy import Array, ArrayFile
-from abound.history import erasures
 from abound.log.stream import tail
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
@@ -149,16 +148,13 @@ def _is_of(keys: ModelKeys, card: Card) -> bool:
 
 
 async def _refuse_past(store: Store, keys: ModelKeys, card: Card) -> None:
-    """Raise Conflict if a version of this model claims events that the log lacks, or that may have been forgotten."""
+    """Raise Conflict if a version of this model claims events that the log lacks."""
     if not _is_of(keys, card):
         return
     ends = [Offset.parse(text) for text in (card.offset, *(card.data_range or {}).values()) if text is not None]
     last = (await tail(store, keys.log)).last
     if max(ends)[:2] > last[:2]:
         raise Conflict(f"the version reaches offset {max(ends)}, but the log of {keys.name} ends at {last}")
-    if card.data_range is None or card.data_range["until"] is None:
-        return
-    await erasures.refuse_forgotten(store, keys, Offset.parse(card.data_range["until"]))
 
 
 async def _check_graphs(arrays: dict[str, Array]) -> None:

@@ -160,6 +160,13 @@ async def card_of(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     return card
 
 
+async def copy(artifacts: ArtifactStore, keys: ModelKeys, new: ModelKeys, card: Card) -> None:
+    """Copy a version to another incarnation of its model."""
+    for one in card.files:
+        await artifacts.link(f"{folder(keys, card.id)}/{one.file}", f"{folder(new, card.id)}/{one.file}")
+    await finish(artifacts, new, msgspec.structs.replace(card, incarnation=new.incarnation))
+
+
 async def ids(artifacts: ArtifactStore, keys: ModelKeys, file: str = CARD) -> list[str]:
     """Return the ids of all published versions of a model, in no particular order; with ``READY`` the unpublished."""
     start = len(folder(keys)) + 1

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import full_log
 from abound.history.load import load_newest
-from abound.history.replay import ReplaySource, apply
 from abound.log import stream
 from abound.log.catalog import CatalogModel
 from abound.log.events import ActivateEvent, LearnEvent, decode_entry
@@ -70,7 +69,6 @@ class ContestFollower:
         self._params = params or ChallengerParams()
         self._log_params = log_params or LogParams()
         self._saved = b""
-        self._source = ReplaySource(store, artifacts, log_params)
         self._challengers = LoadedChallengers(store, artifacts, living.keys, self._params.loaded_bytes)
         self._gate = Gate(
             ActivationContext(store, artifacts, living.keys, prepare_seconds), lease, gate or GateParams()
@@ -115,7 +113,7 @@ class ContestFollower:
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 for element in elements:
-                    await apply(self.model, element, self._source)
+                    await self.model.apply(element)
                 self._check()
 
     def _check(self) -> None:
@@ -169,13 +167,13 @@ class ContestFollower:
     async def _apply_element(self, element: Element) -> None:
         event = decode_entry(element[1]).event
         if type(event) is LearnEvent:
-            await apply(self.model, element, self._source)
+            await self.model.apply(element)
             if len(self.model.recorded) >= AT_ONCE:
                 await self._flush()
             return
         await self._flush()
         before = self.model.live.serving
-        await apply(self.model, element, self._source)
+        await self.model.apply(element)
         serving = self.model.live.serving
         # Only the log decides which version is served: a decision counts when its entry is read back.
         if type(event) is ActivateEvent and serving.activation != before.activation:

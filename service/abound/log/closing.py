@@ -1,0 +1,109 @@
+"""Closing a log: from then on the store itself refuses to append to it, and its entries can still be read.
+
+A stream whose last id is the largest one accepts no entry. So no request can be appended behind the last entry of a
+closed log, from whichever process it comes. Only the holder of the lease for replacements closes and opens a log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from abound.log.catalog import CATALOG_KEY
+from abound.log.events import APPLY_VERSION, CatalogEntry, CatalogEvent, Entry, encode
+from abound.log.stream import CLOSED_ID
+from abound.store.client import Store, store_errors
+from abound.store.key_names import ModelKeys
+from abound.store.lease import Lease, LeaseLost
+from abound_core.errors import Conflict
+from abound_core.types import Offset
+
+DONE_SECONDS = 30 * 86_400  # for which the store remembers that a replacement was made
+
+# The last entry is compared first, because a reply may have been lost.
+_CLOSE = """
+-- KEYS: fence, log. ARGV: token, an entry that must exist, payload, checksum, largest id.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+if #redis.call('XRANGE', KEYS[2], ARGV[2], ARGV[2]) == 0 then return 1 end
+local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
+if last[1][2][2] == ARGV[3] then return last[1][1] end
+local at = redis.call('XADD', KEYS[2], '*', 'e', ARGV[3], 'c', ARGV[4])
+redis.call('XSETID', KEYS[2], ARGV[5])
+return at
+"""
+
+_OPEN = """
+-- KEYS: fence, log, catalog. ARGV: token, payload, checksum.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('XADD', KEYS[3], '*', 'e', ARGV[2], 'c', ARGV[3])
+local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
+if #last > 0 then redis.call('XSETID', KEYS[2], last[1][1]) end
+return 2
+"""
+
+_REPLACE = """
+-- KEYS: fence, log, new log, catalog, record. ARGV: token, last entry of both logs, payload, checksum, new incarnation,
+-- seconds.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+for i = 2, 3 do
+  local last = redis.call('XREVRANGE', KEYS[i], '+', '-', 'COUNT', 1)
+  if #last == 0 or last[1][1] ~= ARGV[2] then return 1 end
+end
+redis.call('XADD', KEYS[4], '*', 'e', ARGV[3], 'c', ARGV[4])
+redis.call('SET', KEYS[5], ARGV[5], 'EX', ARGV[6])
+return 2
+"""
+
+
+async def append_fenced(store: Store, lease: Lease, event: CatalogEvent) -> None:
+    """Append an event to the catalog, unless another process has acquired the lease."""
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+    await lease.swap([("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum)])
+
+
+async def close_log(store: Store, lease: Lease, after: Offset, entry: Entry) -> Offset:
+    """Append a last entry to the log of the lease's model and close it; return the offset of the entry.
+
+    Raises Conflict if the store has lost the entry ``after``. May be repeated with the same ``entry``.
+    """
+    payload, checksum = encode(entry)
+    keys = (lease.fence, lease.keys.log)
+    return Offset.of_entry(await _run(store, _CLOSE, keys, lease.token, after.entry, payload, checksum, CLOSED_ID))
+
+
+async def open_log(store: Store, lease: Lease, event: CatalogEvent) -> None:
+    """Append an event to the catalog, and open the log of the lease's model again if it is closed."""
+    keys = (lease.fence, lease.keys.log, CATALOG_KEY)
+    await _run(store, _OPEN, keys, lease.token, *encode(CatalogEntry(APPLY_VERSION, event)))
+
+
+async def replace_log(
+    store: Store, lease: Lease, new: ModelKeys, last: Offset, record: str, event: CatalogEvent
+) -> None:
+    """Append an event to the catalog if the logs of the lease's model and of ``new`` both end with the entry ``last``.
+
+    Raises Conflict if they do not: a failover has lost one of them. ``replaced_by`` knows it by ``record``.
+    """
+    keys = (lease.fence, lease.keys.log, new.log, CATALOG_KEY, _record(record))
+    entry = encode(CatalogEntry(APPLY_VERSION, event))
+    await _run(store, _REPLACE, keys, lease.token, last.entry, *entry, new.incarnation, DONE_SECONDS)
+
+
+async def replaced_by(store: Store, record: str) -> str | None:
+    """Return the incarnation that was made under this record; None if none was."""
+    with store_errors():
+        found = await store.client.get(_record(record))
+    return None if found is None else found.decode()
+
+
+async def _run(store: Store, script: str, keys: tuple[bytes, ...], *words: Any) -> Any:
+    with store_errors():
+        done = await store.client.eval(script, len(keys), *keys, *words)
+    if done == 0:
+        raise LeaseLost
+    if done == 1:
+        raise Conflict("the store has lost the newest entries of the model; start again")
+    return done
+
+
+def _record(record: str) -> bytes:
+    return f"abound:replaced:{record}".encode()
