@@ -442,6 +442,17 @@ def _lrange(space: Keyspace, words: Words) -> Any:
     return value[max(0, first) : last + 1] if last >= 0 else []
 
 
+@command(b"LTRIM")
+def _ltrim(space: Keyspace, words: Words) -> Any:
+    value = space.get(words[1], list)
+    if value is not None:
+        value[:] = _lrange(space, words)
+        space.did(*words)
+        if not value:
+            space.drop(words[1])
+    return OK
+
+
 @command(b"LREM")
 def _lrem(space: Keyspace, words: Words) -> Any:
     if words[2] != b"0":

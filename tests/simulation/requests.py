@@ -110,6 +110,10 @@ class Read:
         Whether the model knew the feature that only this event has.
     model, version : str
         Of which model, and the version that was active.
+    incarnation : str
+        Of the model, that which answered.
+    time : float
+        When.
     """
 
     replica: str
@@ -119,6 +123,8 @@ class Read:
     seen: bool
     model: str
     version: str
+    incarnation: str
+    time: float
 
 
 class Author:

@@ -39,7 +39,7 @@ def commands(rng: random.Random) -> Iterator[tuple[Any, ...]]:
                 ("HSET", "h", field, value, "w", value), ("HGET", "h", field), ("HGETALL", "g"), ("HDEL", "h", field),
                 ("HSET", "g", "one", value), ("HSETNX", "h", field, value), ("HLEN", "h"), ("HINCRBY", "n", "i", 2),
                 ("RPUSH", "l", value), ("LPUSH", "l", value), ("LRANGE", "l", 0, -1), ("LRANGE", "l", 1, 2),
-                ("LREM", "l", 0, value), ("LLEN", "l"), ("SADD", "u", value), ("SREM", "u", value),
+                ("LREM", "l", 0, value), ("LLEN", "l"), ("LTRIM", "l", 0, 6), ("SADD", "u", value), ("SREM", "u", value),
                 ("EVAL", EXPIRES, 1, key),
                 ("XADD", stream, f"{entry}-1", "e", value, "c", "d"), ("XLEN", stream), ("XRANGE", stream, first, last),
                 ("XRANGE", stream, f"({first}", "+", "COUNT", 2), ("XREVRANGE", stream, "+", "-", "COUNT", 1),

@@ -179,19 +179,22 @@ class Users:
         learned, event = done[-1].learned[0], request.events[0][0]
         host = self._some_host()
 
-        async def read(replica: Replica) -> tuple[Offset, bool, str]:
-            model = trusted_model(replica, request.model)
+        async def read(replica: Replica) -> tuple[Offset, bool, str, str]:
+            trusted_model(replica, request.model)
             await replica.wait_for(request.model, learned.offset, 1.0)
-            trusted_model(replica, request.model).check_serving()  # what is active can be answered with
-            model.live.rank(vector_of(event), 1)
-            return model.offset, model.live.features.find(b"e%d" % event) >= 0, model.live.serving.version
+            model = trusted_model(replica, request.model)
+            model.check_serving()  # what is active can be answered with
+            live = model.live
+            live.rank(vector_of(event), 1)
+            return model.offset, live.features.find(b"e%d" % event) >= 0, live.serving.version, model.incarnation
 
         try:
             async with asyncio.timeout(PATIENCE):
-                got, seen, version = await host.ask(read)
+                got, seen, version, incarnation = await host.ask(read)
         except (Gone, NotReady, InvalidInstance, UnknownModel, StoreUnavailable, TimeoutError):
             return
-        self.reads.append(Read(host.name, learned.offset, got, event, seen, request.model, version))
+        now = self._network.loop.time()
+        self.reads.append(Read(host.name, learned.offset, got, event, seen, request.model, version, incarnation, now))
 
     async def _mark(self) -> None:
         host = self._some_host()
