@@ -87,8 +87,8 @@ class Outcome(NamedTuple):
         Replacements of a model that came to their end.
     n_learned, n_lost, n_trimmed, n_opened, n_discarded, n_activated, n_in_rows, n_named, n_rejected : int
         Answers, commands that the store lost, trims of a log, unfinished replacements that were ended, events that a
-        replacement has taken back, activations, models in rows, registered and rejected labels at the end: so that it can be seen that something
-        happened.
+        replacement has taken back, activations, models in rows, registered and rejected labels at the end: so that it
+        can be seen that something happened.
     trace : list of str
         Empty unless it was asked for.
     """

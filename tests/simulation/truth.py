@@ -1,9 +1,9 @@
 """What the logs say, read the plain way: no groups in flight, no slices, no snapshots, no kernels' short cuts.
 
-The plain model knows keys by a dictionary, learns one record at a time, and forgets nothing. The incarnations of a model
-are told one after the other, each from its beginning: what it was made of by its plan, out of the log of the one before,
-and then its own log from the entry on at which it was served. So what a replacement has copied is not looked at here; it
-is compared.
+The plain model knows keys by a dictionary, learns one record at a time, and forgets nothing. The incarnations of a
+model are told one after the other, each from its beginning: what it was made of by its plan, out of the log of the one
+before, and then its own log from the entry on at which it was served. What a replacement has copied is not read here,
+but compared with that.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Step(NamedTuple):
 
     def records(self) -> list[tuple[Unit, bytes]]:
         """What it has of each request; nothing of those that are left out."""
-        assert self.entry is not None and isinstance(self.entry.event, LearnEvent)
+        assert self.entry is not None
+        assert isinstance(self.entry.event, LearnEvent)
         event, kept = self.entry.event, []
         ends = record_ends(event.records, event.n).tolist()
         for begin, batch, gone in self.units():
@@ -370,7 +371,8 @@ def _without_late_extras(steps: list[Step], first: Offset) -> list[Step]:
 
 def _differ(have: Step, step: Step) -> Iterator[str]:
     """How an entry differs from what it should be."""
-    assert have.entry is not None and step.entry is not None
+    assert have.entry is not None
+    assert step.entry is not None
     event, wanted = have.entry.event, step.entry.event
     if not isinstance(wanted, LearnEvent) or not isinstance(event, LearnEvent):
         if event != wanted:
