@@ -66,7 +66,11 @@ def fresh(url: str) -> httpx.Client:
 def job(http: httpx.Client, method: str, **params: Any) -> dict[str, Any]:
     submitted = http.post("/jobs", json={"method": method, "params": {"reason": "again"} | params}).raise_for_status()
     while True:
-        done: dict[str, Any] = http.get(f"/jobs/{submitted.json()['id']}").json()
+        answer = http.get(f"/jobs/{submitted.json()['id']}")
+        if answer.status_code in (502, 503, 504):
+            continue
+        assert answer.status_code == 200, answer.text
+        done: dict[str, Any] = answer.json()
         if done["state"] in ("succeeded", "failed", "cancelled"):
             return done
         time.sleep(0.02)
