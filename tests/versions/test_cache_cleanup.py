@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from abound.replace.adoption import AdoptionContext
+from abound.replace.erase import delete_versions
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.file_cache import FileCache
 from abound.log.catalog import DEFAULT_MODEL, CatalogModel
-from abound.replace.adoption import AdoptionContext
-from abound.replace.erase import delete_versions
 from abound.replica.replica import Replica
 from abound.settings import Settings
 from abound.store.client import Store

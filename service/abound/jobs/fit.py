@@ -171,7 +171,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     # An earlier attempt died after its commit: only the card is missing.
     if job.committed:
         name = job.kept[0].rpartition("/")[2]
-        card = await version_retention.publish(context.store, context.artifacts, keys, name)
+        card = await _publish(context, name)
         return _outcome(card, {}) | await _enter_and_retain(context, card)
     progress = monotonic(progress)
     config = ModelConfig.from_stored(job.config)
@@ -224,8 +224,19 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         clock.lap("write")
         progress("done", 0.99)
         await context.commit(prefix)
-        await version_retention.publish(context.store, context.artifacts, keys, name)
+        await _publish(context, name)
     return _outcome(card, clock.seconds) | await _enter_and_retain(context, card)
+
+
+async def _publish(context: JobContext, name: str) -> Card:
+    """Publish a version, also for the incarnation that has replaced that of the job meanwhile."""
+    keys, artifacts = context.living.keys, context.artifacts
+    card = await version_retention.publish(context.store, artifacts, keys, name)
+    serving = await context.serving_keys()
+    if serving != keys:
+        await versions.copy(artifacts, keys, serving, card)
+        context.living = context.living._replace(keys=serving)
+    return card
 
 
 async def _enter_and_retain(context: JobContext, card: Card) -> dict[str, Any]:

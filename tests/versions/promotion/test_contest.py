@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from abound.log.events import ActivateEvent, LearnEvent
-from abound.replica import announcements, heartbeat
+from abound.replica import heartbeat, loaded_versions
 from abound.store.lease import LeaseLost, acquire
 from abound.versions import activation
 from abound.versions.card import Card
@@ -48,7 +48,7 @@ NEVER = GateParams(min_events=10**6)
 @pytest.fixture
 async def lab(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
     warmup()
-    monkeypatch.setattr(announcements, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(loaded_versions, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
     lab = Lab(server, tmp_path)
     await lab.open()
