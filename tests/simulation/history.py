@@ -132,7 +132,7 @@ class World:
         self.plans: dict[ModelKeys, Plan] = {}
         self.replacing: list[ReplacingHost] = []
         drawing = random.Random(f"replacing {seed}")
-        if self.artifacts_url is not None and drawing.random() < 0.6:
+        if self.artifacts_url is not None and drawing.random() < 0.75:
             for at in range(drawing.choice((1, 1, 2))):
                 own = random.Random(f"replacing {seed} {at}")
                 host = ReplacingHost(*common, f"replacing{at}", self.artifacts_url, rng=own, plans=self.plans)

@@ -33,9 +33,10 @@ from tests.simulation.hosts import HISTORY, LOG, QUICK, SNAPSHOTS, URL, Host
 from tests.simulation.requests import record_of
 
 PARAMS = {LogParams: LOG, SnapshotParams: SNAPSHOTS, HistoryParams: HISTORY}
-PAUSE_SECONDS = 0.15
+PAUSE_SECONDS = 0.05
 KINDS = "restore", "refit", "import", "forget", "undo"
-WEIGHTS = 30, 20, 15, 20, 15
+WEIGHTS = 25, 15, 15, 15, 30
+WEIGHTS_BEFORE = 30, 25, 20, 23, 2
 EXTRA = 900_000
 """From this number on, multiples of 9: events that only a state of one's own has learned."""
 
@@ -54,6 +55,7 @@ class Plan:
     steps: int | None = None  # checkpoints until it is cancelled
     seconds: float | None = None  # until its task is cancelled
     undo_bytes: int = 10**9
+    prepare_seconds: float = 0.5
     committed: bool = False
 
     @property
@@ -126,7 +128,9 @@ class ReplacingHost(Host):
             artifacts=artifacts,
             living=SimpleNamespace(keys=SimpleNamespace(name=plan.name), origin=plan.origin),
             job=SimpleNamespace(id=f"{self.name}-{plan.number}", committed=plan.committed, outcome={}),
-            settings=SimpleNamespace(prepare_seconds=0.5, undo_bytes=plan.undo_bytes, group=PARAMS.__getitem__),
+            settings=SimpleNamespace(
+                prepare_seconds=plan.prepare_seconds, undo_bytes=plan.undo_bytes, group=PARAMS.__getitem__
+            ),
             check=self._check,
             range=_nothing,
             so_far=_nothing,
@@ -173,8 +177,10 @@ class ReplacingHost(Host):
         if living is None:
             return None
         self._number += 1
-        plan = Plan(rng.choices(KINDS, WEIGHTS)[0], name, living.origin, self._number)
+        weights = WEIGHTS if name in catalog.former else WEIGHTS_BEFORE
+        plan = Plan(rng.choices(KINDS, weights)[0], name, living.origin, self._number)
         plan.refuses = rng.random() < 0.5
+        plan.prepare_seconds = rng.choice((0.1, 0.5))
         plan.undo_bytes = rng.choice((10**9, 10**9, 0))
         if rng.random() < 0.15:
             plan.steps = rng.randint(1, 12)
