@@ -58,9 +58,9 @@ from tests.simulation.keyspace import Stream, Words
 from tests.simulation.loop import Endless, SimLoop, here
 from tests.simulation.lua import collect
 from tests.simulation.network import Network
-from tests.simulation.promises import Lost, broken_activations, broken_by, stale
+from tests.simulation.promises import Lost, backwards, broken_activations, broken_by, broken_replacements, stale
 from tests.simulation.replacing import KINDS, Plan, ReplacingHost, recorded
-from tests.simulation.requests import DONE, Attempt, Author, registers
+from tests.simulation.requests import DONE, UNKNOWN, Attempt, Author, registers
 from tests.simulation.server import Store
 from tests.simulation.truth import Truth, differences, ends_of, truths_of
 from tests.simulation.users import Users
@@ -70,6 +70,8 @@ RAGE_SECONDS = 1.5, 2.0
 CATCH_UP_SECONDS = 20.0
 NOTICE_SECONDS = 4.0
 """Within this a replica learns again after all is well, and has the default model if the store has lost it."""
+MOST_REQUESTS = 20
+"""So many are sent to a replica while the model is replaced after all is well."""
 CUT_BEFORE = 8
 """After so long a connection that has died without a word is known to be dead."""
 
@@ -206,6 +208,9 @@ class World:
         self.n_rejected = sum(truth.live.stats()["feedback"]["rejected"] for truth in truths.values())
         lost = Lost(self.store.lost)
         broken += broken_by(self.users.requests, truths, lost)
+        done = [plan for host in self.replacing for plan in host.done]
+        broken += backwards(self.users.reads, lost)
+        broken += broken_replacements(done, self.plans, truths, lost)
         broken += stale(self.users.reads, truths, lost, self.network.served)
         if self.activating is not None:
             broken += broken_activations(self.activating.said, truths.get("default", Truth(None)), lost)
@@ -267,10 +272,11 @@ class World:
         return await self.users.attempt(self.users.author.request("default"), host)
 
     async def _replace_once_more(self, host: ReplacingHost) -> list[str]:
-        """Now that all is well, the model is replaced, or twice in a row."""
+        """Now that all is well, the model is replaced, or twice in a row, and every request to learn is answered."""
         wanted, until = host.n_all + host.rng.choice((1, 1, 2)), self.loop.time() + CATCH_UP_SECONDS
         host.only_ends = False
         host.go_on()
+        learning = [asyncio.ensure_future(self._learn_until(one, host, wanted)) for one in self.replicas]
         while host.n_all < wanted or not host.is_idle:
             host.only_ends = host.n_all >= wanted
             if self.loop.time() > until and self.chaos.n_set_back:
@@ -279,7 +285,17 @@ class World:
                 return [f"no model is replaced after all is well: {host.why}"]
             await asyncio.sleep(0.1)
         host.rest()
-        return []
+        return [why for why in await asyncio.gather(*learning) if why is not None]
+
+    async def _learn_until(self, replica: ReplicaHost, replacing: ReplacingHost, wanted: int) -> str | None:
+        for _ in range(MOST_REQUESTS):
+            if not replacing.wanted or replacing.n_all >= wanted:
+                return None
+            attempt = await self._learn_at(replica)
+            if attempt.outcome == UNKNOWN:
+                return f"{replica.name} leaves a request without an answer while the model is replaced: {attempt.why}"
+            await asyncio.sleep(self.users.author.rng.random() * 0.05)
+        return None
 
     async def _activate_once_more(self, activating: ActivatingHost) -> list[str]:
         """Now that all is well, a version is activated."""

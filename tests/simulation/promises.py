@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 
 from abound.log.append_group import LearnOutcome
+from abound.log.catalog import CATALOG_KEY
 from abound.log.events import LearnEvent
 from abound.store.key_names import ModelKeys
 from abound_core.types import Offset
+from tests.simulation.replacing import Plan
 from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request
 from tests.simulation.server import Loss
 from tests.simulation.truth import Truth, entry_of, events_of
@@ -20,6 +22,7 @@ class Lost:
     def __init__(self, losses: list[Loss]) -> None:
         self._by_event: dict[int, list[tuple[Offset, Loss]]] = {}
         self._entries: set[Offset] = set()
+        self.has_catalog = any(words[:2] == [b"XADD", CATALOG_KEY] for loss in losses for words in loss.effects)
         for loss in losses:
             for words in loss.effects:
                 entry = entry_of(words)
@@ -123,9 +126,30 @@ def stale(reads: list[Read], truths: dict[str, Truth], lost: Lost, served: Mappi
             continue
         if read.version != truth.active_at(read.got):
             yield f"read at {read.replica}: answered by {read.version} at {read.got}, not {truth.active_at(read.got)}"
-        if read.seen != (read.event in truth.facts):
+        fact = truth.facts.get(read.event)
+        if read.seen != (fact is not None and fact.offset <= read.got):
             is_seen = "seen" if read.seen else "not seen"
             yield f"read at {read.replica}: event {read.event} of {read.asked} is {is_seen} at {read.got}"
+
+
+def backwards(reads: list[Read], lost: Lost) -> Iterator[str]:
+    """Answers of a replica at an offset before that of an earlier answer, though the store has lost nothing of it."""
+    newest: dict[tuple[int, str], Read] = {}
+    for read in sorted(reads, key=lambda one: one.time):
+        before = newest.get((read.process, read.model))
+        if before is not None and read.got < before.got and not lost.has_entry(before.got):
+            yield f"read at {read.replica}: answered at {read.got} after {before.got}"
+        newest[(read.process, read.model)] = read
+
+
+def broken_replacements(
+    done: list[Plan], plans: Mapping[ModelKeys, Plan], truths: dict[str, Truth], lost: Lost
+) -> Iterator[str]:
+    """Replacements that were said to be made, and are not."""
+    made = [plans[one.keys] for truth in truths.values() for one in truth.all if one.keys in plans]
+    for plan in done:
+        if not any(plan is one for one in made) and not lost.has_catalog:
+            yield f"replaced, was said, and it is not: {plan}"
 
 
 def broken_activations(said: list[tuple[ModelKeys, str, Offset]], truth: Truth, lost: Lost) -> Iterator[str]:

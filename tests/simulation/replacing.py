@@ -74,6 +74,8 @@ class ReplacingHost(Host):
         It begins no replacement, and only ends those that were left unfinished.
     is_idle : bool
         It has no replacement under way.
+    done : list of Plan
+        Those that are said to be made.
     n_replaced : dict of int by kind
     why : str
         What ended the one before.
@@ -85,6 +87,7 @@ class ReplacingHost(Host):
         self.plans = plans
         self.only_ends = False
         self.is_idle = True
+        self.done: list[Plan] = []
         self.n_replaced = dict.fromkeys(KINDS, 0)
         self.why = "it was not begun"
         self._number = rng.randrange(1, 100) * 100
@@ -140,6 +143,7 @@ class ReplacingHost(Host):
             outcome = await self._run(context, plan)
         if "replaced" in outcome or "replaced_at" in outcome or plan.committed:
             self.n_replaced[plan.kind] += 1
+            self.done.append(plan)
             self._network.note("replaced", self.name, plan.kind)
         self._plan = None
 

@@ -99,13 +99,13 @@ class Request:
 
 @dataclass
 class Read:
-    """An answer to a classification that was asked for at an offset or past it.
+    """An answer to a classification that was asked for at an offset or past it, or at any (START).
 
     Attributes
     ----------
     asked, got : Offset
     event : int
-        Acknowledged at ``asked``.
+        Acknowledged at ``asked``, if there is one.
     seen : bool
         Whether the model knew the feature that only this event has.
     model, version : str
@@ -114,6 +114,8 @@ class Read:
         Of the model, that which answered.
     time : float
         When.
+    process : int
+        That which answered.
     """
 
     replica: str
@@ -125,6 +127,7 @@ class Read:
     version: str
     incarnation: str
     time: float
+    process: int
 
 
 class Author:
