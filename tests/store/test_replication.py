@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from abound.replace.erase import delete_unreferenced, delete_versions
+from abound.replace.redaction import ForgetParams
 
 from abound.history.history import History
 from abound.history.replay import replay
 from abound.jobs.replace import forget
-from abound.replace.erase import delete_unreferenced, delete_versions
-from abound.replace.redaction import ForgetParams
 from abound.state import state_files
 from abound.store.client import Store
 from abound.store.replication import is_replicated, wait_replicated
