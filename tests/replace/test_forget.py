@@ -7,23 +7,32 @@ from typing import Any, cast
 
 import pytest
 
-from abound.history import erasures
 from abound.history.history import History
 from abound.history.replay import compact, replay
-from abound.jobs.replace import RestoreParams, forget, refit, restore
+from abound.jobs.replace import forget, refit
 from abound.log.catalog import DEFAULT_MODEL
-from abound.log.events import APPLY_VERSION, AdoptEvent, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
-from abound.replace.adoption import begin
-from abound.replace.redaction import ForgetParams
+from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
+from abound.replace.forget import ForgetParams
 from abound.replace.refit import RefitParams
 from abound.replica.predictions import RememberParams, recall, remember, vector_fingerprint
-from abound.state import snapshots, state_files
-from abound_core.errors import Cancelled, InvalidInstance, UnknownOffset
+from abound.state import snapshots
+from abound_core.errors import InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import LiveModel, warmup
-from abound_core.types import START, Offset
-from tests.support.lab import SMALL, Lab, apply, digest_at, digest_of, events, model_of
-from tests.support.replace_context import Context, archived, keyed, of_history, run, same, teach, without
+from abound_core.model.live_model import warmup
+from abound_core.types import Offset
+from tests.support.lab import SMALL, Lab, digest_at, digest_of, events, model_of, replace_by
+from tests.support.replace_context import (
+    Context,
+    archived,
+    end_of,
+    keyed,
+    replayed,
+    run,
+    same,
+    start_of,
+    teach,
+    without,
+)
 from tests.support.streams import drafts, record
 from tests.support.valkey import Server
 
@@ -44,7 +53,7 @@ async def test_forgetting_a_source_is_as_if_it_had_never_been(lab: Lab, in_histo
     await teach(lab, *events(5, 8))
     expected = await without(lab, lambda unit, at: unit.source == "bad")
     await same(lab, one, expected)
-    assert await digest_at(other, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+    assert await digest_at(other, await end_of(lab)) == await digest_of(expected)
     assert one.model(DEFAULT_MODEL).live.n_learned == 20 + 10 + 10 + 5 + 5
 
 
@@ -57,9 +66,9 @@ async def test_probabilities_are_forgotten_with_what_taught_them(lab: Lab) -> No
     expected = await without(lab, lambda unit, at: unit.source == "bad")
     assert expected.calibration.arrays.bins[0, :, 0].sum() > 30
     await same(lab, one, expected)
-    assert await digest_at(other, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+    assert await digest_at(other, await end_of(lab)) == await digest_of(expected)
     await run(lab, refit, RefitParams(search={}, passes=3), job="refit")
-    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await lab.expected()
+    assert await digest_at(one, await end_of(lab)) == await replayed(lab)
     refitted = one.model(DEFAULT_MODEL).live.calibration
     assert refitted.digest_bytes() == expected.calibration.digest_bytes()
 
@@ -134,39 +143,32 @@ async def test_a_refit_that_learned_the_events_is_dropped_and_one_before_them_st
     await teach(lab, *events(30, 1))
     await run(lab, refit, RefitParams(passes=2, search={}, settings={"d_max": 9}), job="early")
     await teach(lab, *events(10, 2, "bad"))
+    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    assert "refits_dropped" not in outcome
+    assert await digest_at(one, await end_of(lab)) == await replayed(lab)
+    await teach(lab, *events(10, 3, "worse"))
     await run(lab, refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="late")
-    await teach(lab, *events(10, 3))
-    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
-    assert "the refits late had learned forgotten events" in outcome["refits_dropped"]
-    adopted = [event.adoption for event in await of_history(lab) if isinstance(event, AdoptEvent)]
-    assert adopted == ["early", "forget"]
-    live = one.model(DEFAULT_MODEL).live
-    assert (live.config.d_max, live.n_learned) == (9, 40)
-    made = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
-    assert await digest_at(one, made.offset) == await made.compute_digest()
+    await teach(lab, *events(10, 4))
+    outcome = await run(lab, forget, ForgetParams(source="worse", reason="asked for"), job="again")
+    assert "had learned forgotten events and was dropped" in outcome["refits_dropped"]
+    assert await digest_at(one, await end_of(lab)) == await replayed(lab)
+    assert one.model(DEFAULT_MODEL).live.n_learned == 40
 
 
-async def test_what_was_adopted_since_is_made_anew_without_the_events(lab: Lab) -> None:
+async def test_a_repeat_that_arrives_meanwhile_is_not_learned(lab: Lab) -> None:
+    """It was answered as a repeat of what is forgotten; a later one counts as new."""
     one = await lab.replica()
-    await teach(lab, *events(30, 1), *events(10, 2, "bad"))
-    early = (await teach(lab, *keyed(10, 3, "k")))[-1]
-    await run(lab, refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="refit")
-    await teach(lab, *events(10, 4), *events(5, 5, "bad"))
-    await run(lab, restore, RestoreParams(to=str(early), reason="back"), job="restore")
-    await teach(lab, *events(10, 6), *events(5, 7, "bad"))
-    await archived(lab)
-    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
-    assert len(outcome["indexes_rewritten"]) == 1
-    assert "refit" in outcome["refits_dropped"]
-    assert set(outcome["indexes_rewritten"]) <= set(outcome["indexes_deleted"])
-    assert outcome["forgotten"]["requests"] == 20
-    last = (await lab.elements())[-1][0]
-    expected = LiveModel((await lab.living()).config, (8, 8))
-    for at, event in lab.past:
-        if (at <= early or at >= lab.past[-15][0]) and event.units[0].source != "bad":
-            apply(expected, at, event)
-    assert await digest_at(one, last) == await digest_of(expected)
-    await same(lab, one, expected)
+    await teach(lab, *keyed(3, 1, "k", "bad"), *events(5, 2))
+    context = Context(lab, await lab.living(), job="forget")
+
+    async def commit() -> None:
+        await teach(lab, *keyed(3, 1, "k", "bad"), *events(2, 3))
+
+    context.commit = commit  # type: ignore[method-assign]
+    await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    await same(lab, one, await without(lab, lambda unit, at: unit.source == "bad"))
+    again = await teach(lab, *keyed(3, 1, "k", "bad"))
+    await same(lab, one, await without(lab, lambda unit, at: unit.source == "bad" and at < again[0]))
 
 
 async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server, tmp_path: Path) -> None:
@@ -194,23 +196,15 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         kept = await remember(lab.store, model.keys, plain, remembering, reading)
         words = (b"unutterable", b"unspeakable", b"hidden-key")
         assert all([await traces(lab, word) for word in words])
-        names = await snapshots.ids(lab.store, model.keys)
-        assert len(names) == 2
         outcome = await run(lab, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
-        assert outcome["remembered_deleted"] == 1
         assert outcome["store_file"] == "rewritten"
-        assert set(names) <= set(outcome["snapshots_deleted"])
-        assert outcome["segments_rewritten"]
+        model = one.model(DEFAULT_MODEL)
         assert [await traces(lab, word) for word in words] == [[], [], []]
         assert await recall(lab.store, model.keys, kept, remembering, reading) == plain
         assert await client.xlen(model.keys.key("remembered")) == 1
         assert gone != kept
         await one.learn(DEFAULT_MODEL, drafts(5, 9))
-        assert await digest_at(one, model.offset) == (
-            await (
-                await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
-            ).compute_digest()
-        )
+        assert await digest_at(one, model.offset) == await replayed(lab)
     finally:
         await lab.close()
 
@@ -237,12 +231,8 @@ async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Se
         with pytest.raises(Died):
             await compact(lab.store, living, SMALL, between=dying, artifacts=lab.artifacts)
         assert list(await snapshots.unlisted_keys(lab.store, living.keys)) == [died]
-        outcome = await run(lab, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
-        assert died in outcome["snapshots_deleted"]
+        await run(lab, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
         assert [await traces(lab, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
-        kept = set(await snapshots.ids(lab.store, living.keys))
-        assert len(kept) == 2
-        assert not kept & set(outcome["snapshots_deleted"])
     finally:
         await lab.close()
 
@@ -289,9 +279,8 @@ async def test_events_before_history_cannot_be_forgotten(lab: Lab) -> None:
 
 async def test_events_of_an_imported_index_cannot_be_forgotten(lab: Lab) -> None:
     await teach(lab, *events(5, 1))
-    async with begin(await lab.place(), "import") as adoption:
-        index = await lab.index(model_of(30, 9), adoption.after, {"method": "import"})
-        at = await adoption.adopt(index, "imported")
+    await replace_by(lab, model_of(30, 9), "import")
+    at = await start_of(lab)
     await teach(lab, *keyed(3, 4, "late", "bad"))
     for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early", reason="r")):
         with pytest.raises(UnknownOffset, match="give a since") as refused:
@@ -306,9 +295,8 @@ async def test_a_key_that_an_imported_index_has_learned_cannot_be_forgotten_by_i
     await teach(lab, *keyed(3, 2, "early"))
     living = await lab.living()
     live = (await replay(lab.store, living)).live
-    async with begin(await lab.place(), "import") as adoption:
-        index = await lab.index(live, adoption.after, {"method": "import"})
-        at = await adoption.adopt(index, "imported")
+    await replace_by(lab, live, "import")
+    at = await start_of(lab)
     await teach(lab, *keyed(3, 2, "early"), *keyed(2, 5, "late"))
     with pytest.raises(UnknownOffset, match="has been learned in it: give a since") as refused:
         await run(lab, forget, ForgetParams(key="early1", reason="r"), job="refused")
@@ -319,26 +307,13 @@ async def test_a_key_that_an_imported_index_has_learned_cannot_be_forgotten_by_i
     assert (await run(lab, forget, later, job="later"))["forgotten"]["requests"] == 1
 
 
-async def test_one_that_is_cancelled_when_it_is_to_commit_says_nothing_of_what_it_forgets(lab: Lab) -> None:
-    await teach(lab, *events(10, 1), *events(5, 2, "bad"))
-    context = Context(lab, await lab.living(), job="forget")
-
-    async def commit(*prefixes: str) -> None:
-        raise Cancelled("the job was told to stop")
-
-    context.commit = commit  # type: ignore[method-assign]
-    with pytest.raises(Cancelled):
-        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
-    assert not await erasures.unfinished_erasures(lab.store, (await lab.living()).keys)
-
-
 async def test_forgetting_what_never_was_changes_nothing(lab: Lab) -> None:
     one = await lab.replica()
     await teach(lab, *events(5))
     outcome = await run(lab, forget, ForgetParams(key="never", reason="r"))
     assert outcome["forgotten"] == {"requests": 0, "instances": 0}
-    assert len(await lab.elements()) == 5
-    assert await digest_at(one, lab.past[-1][0]) == await lab.expected()
+    assert await digest_at(one, await end_of(lab)) == await lab.expected()
+    assert (await lab.living()).keys == one.model(DEFAULT_MODEL).keys
 
 
 async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
@@ -370,38 +345,3 @@ async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_
 def test_forgetting_needs_a_reason_and_a_choice(wrong: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         ForgetParams(**wrong)
-
-
-async def test_forgetting_costs_as_much_however_many_were_before_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, load, loaded = await lab.replica(), state_files.load, [0]
-
-    async def counted(*given: Any) -> LiveModel:
-        loaded[-1] += 1
-        return await load(*given)
-
-    gone: set[str | None] = set()
-    middle = START
-    for n in range(4):
-        at = await teach(lab, *keyed(8, n, f"{n}a", "stays"), *events(8, n + 10, f"{n}"), *events(5, n + 20))
-        await teach(lab, *keyed(8, n, f"{n - 1}a", "stays"))  # once more, in vain
-        middle = at[10] if n == 2 else middle
-        await archived(lab)
-        gone.add(f"{n}")
-        with monkeypatch.context() as patch:
-            patch.setattr(state_files, "load", counted)
-            outcome = await run(lab, forget, ForgetParams(source=f"{n}", reason="asked for"), job=f"forget {n}")
-        loaded.append(0)
-        assert outcome["forgotten"]["requests"] == 8
-        assert not outcome["indexes_rewritten"]
-        (kept,) = await state_files.ids(lab.artifacts, (await lab.living()).keys)
-        said = await of_history(lab)
-        assert [event.index for event in said if isinstance(event, AdoptEvent)] == [kept]
-        assert [event.token for event in said if isinstance(event, MarkEvent)] == [
-            f"adopted forget {i}" for i in range(n)
-        ]
-        await same(lab, one, await without(lab, lambda unit, at: unit.source in gone))
-    assert max(loaded[2:4]) <= loaded[1], loaded
-    await run(lab, restore, RestoreParams(to=str(middle), reason="back"), job="restore")
-    await same(lab, one, await without(lab, lambda unit, at: unit.source in gone, middle))
-    await lab.stop(one)
-    await same(lab, await lab.replica(), await without(lab, lambda unit, at: unit.source in gone, middle))

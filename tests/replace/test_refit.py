@@ -10,7 +10,6 @@ from abound.history.replay import replay
 from abound.jobs.replace import RestoreParams, refit, restore
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, LearnEvent
-from abound.replace.adoption import begin
 from abound.replace.refit import RefitParams
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance
@@ -18,8 +17,8 @@ from abound_core.instances.record import EMPTY_VECTOR, pack_labels
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from tests.replace.test_names import registrations
-from tests.support.lab import Lab, digest_at, events, learning, model_of
-from tests.support.replace_context import keyed, run, teach
+from tests.support.lab import Lab, digest_at, events, learning, model_of, replace_by
+from tests.support.replace_context import archived, end_of, keyed, run, teach
 
 
 async def test_refit_learns_all_again_with_the_chosen_setting(lab: Lab) -> None:
@@ -32,8 +31,10 @@ async def test_refit_learns_all_again_with_the_chosen_setting(lab: Lab) -> None:
             refit,
             RefitParams(passes=3, settings={"leak": False, "d_max": 12}, search={"margin": [0.0, 0.3]}),
         )
-    last = max(replica.model(DEFAULT_MODEL).offset for replica in (one, other))
-    assert await digest_at(one, last) == await digest_at(other, last) == await lab.expected()
+    end = await end_of(lab)
+    digest = await digest_at(one, end)
+    assert await digest_at(other, end) == digest
+    assert await (await replay(lab.store, await lab.living(), artifacts=lab.artifacts)).compute_digest() == digest
     config = one.model(DEFAULT_MODEL).live.config
     assert (config.leak, config.d_max) == (False, 12)
     assert config.margin == outcome["setting"]["margin"]
@@ -71,7 +72,7 @@ async def test_a_refit_keeps_the_margin_that_it_is_told(lab: Lab) -> None:
     await teach(lab, *events(120, 1))
     outcome = await run(lab, refit, RefitParams(passes=2, settings={"margin": 0.3}))
     assert outcome["setting"] == {"margin": 0.3}
-    await digest_at(one, one.model(DEFAULT_MODEL).offset)
+    await digest_at(one, await end_of(lab))
     assert one.model(DEFAULT_MODEL).live.config.margin == 0.3
 
 
@@ -80,7 +81,7 @@ async def test_refit_of_one_pass_without_a_search_is_a_replay(lab: Lab) -> None:
     await teach(lab, *events(40, 1), *keyed(5, 2, "k"), *keyed(5, 2, "k"), *events(10, 3))
     expected = await replay(lab.store, await lab.living())
     outcome = await run(lab, refit, RefitParams(passes=1, search={}, reason="the same again"))
-    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await expected.compute_digest()
+    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
     assert outcome["passes"] == 1
     assert outcome["metrics"] == {"MRR": None, "held_out": 0}
 
@@ -94,14 +95,12 @@ async def test_refit_leaves_out_what_was_taken_back(lab: Lab) -> None:
     expected = await replay(lab.store, await lab.living(), artifacts=lab.artifacts)
     assert expected.live.n_learned == 40
     await run(lab, refit, RefitParams(passes=1, search={}), job="refit")
-    assert await digest_at(one, (await lab.elements())[-1][0]) == await expected.compute_digest()
+    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
 
 
 async def test_the_newest_events_are_held_out_after_an_import(lab: Lab) -> None:
     await lab.replica()
-    async with begin(await lab.place(), "import") as one:
-        index = await lab.index(model_of(300, 9), one.after, {"method": "import"})
-        await one.adopt(index, "import")
+    await replace_by(lab, model_of(300, 9), "import")
     await teach(lab, *events(60, 1))
     outcome = await run(lab, refit, RefitParams(passes=2))
     assert outcome["metrics"]["held_out"] == 6
@@ -117,6 +116,31 @@ async def test_registrations_are_learned_and_not_held_out(lab: Lab) -> None:
     assert outcome["metrics"]["MRR"] > 0
 
 
+async def test_a_second_refit_reads_what_the_first_one_read(lab: Lab) -> None:
+    one = await lab.replica()
+    await teach(lab, *events(40, 1))
+    expected = await replay(lab.store, await lab.living())
+    await run(lab, refit, RefitParams(passes=3, search={}, held_out=0.0), job="first")
+    await archived(lab)
+    assert await digest_at(one, await end_of(lab)) != await expected.compute_digest()
+    await run(lab, refit, RefitParams(passes=1, search={}), job="second")
+    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
+
+
+async def test_a_restore_to_after_a_refit_keeps_it(lab: Lab) -> None:
+    one = await lab.replica()
+    await teach(lab, *events(40, 1))
+    await run(lab, refit, RefitParams(passes=3, search={}, held_out=0.0), job="refit")
+    at = await teach(lab, *events(5, 2))
+    expected = await digest_at(one, await end_of(lab))
+    await teach(lab, *events(5, 3))
+    await archived(lab)
+    await run(lab, restore, RestoreParams(to=str(at[-1]), reason="r"), job="restore")
+    assert await digest_at(one, await end_of(lab)) == expected
+    made = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+    assert await made.compute_digest() == expected
+
+
 @pytest.mark.parametrize("n_feedback", [0, 3])
 async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(lab: Lab, n_feedback: int) -> None:
     one = await lab.replica()
@@ -128,7 +152,7 @@ async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(lab
     assert (outcome["setting"], outcome["passes"]) == ({"leak": False, "d_max": 12}, 2)
     assert outcome["metrics"] == {"MRR": None, "held_out": 0}
     assert "nothing was compared" in outcome["note"]
-    await digest_at(one, one.model(DEFAULT_MODEL).offset)
+    await digest_at(one, await end_of(lab))
     assert one.model(DEFAULT_MODEL).live.config.margin == 0.4
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from abound.replace import transfer
-from abound.replace.adoption import begin
+from abound.replace.replace import replace_model
 from abound.replace.transfer import import_model
 from abound.replica import memory_budget
 from abound.replica.memory_budget import MemoryBudget, needed_bytes
@@ -114,20 +113,18 @@ async def test_what_a_model_was_taught_right_after_it_was_created_stays(
 ) -> None:
     one = await lab.replica()
 
-    @contextlib.asynccontextmanager
-    async def begun_late(*given: Any) -> AsyncIterator[Any]:
+    async def begun_late(*given: Any) -> Any:
         await one.learn("m", drafts(3))
-        async with begin(*given) as adoption:
-            yield adoption
+        return await replace_model(*given)
 
-    monkeypatch.setattr(transfer, "begin", begun_late)
+    monkeypatch.setattr(transfer, "replace_model", begun_late)
     with pytest.raises(Conflict, match="has learned 3 instances"):
         await imported(one, "m")
     assert one.model("m").live.n_learned == 3
     assert indexes_of(lab) == []
 
 
-async def test_a_model_that_breaks_off_when_it_is_adopted_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_import_that_breaks_off_when_it_is_served_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     one, waited = await lab.replica(), Replica.wait_for
 
     async def cut_off(replica: Replica, name: str, offset: Any, timeout: float) -> None:  # noqa: ASYNC109
@@ -147,15 +144,13 @@ async def test_of_two_imports_of_one_name_the_one_that_is_late_takes_nothing_awa
     one, other = await lab.replica(), await lab.replica()
     created, may_begin = asyncio.Event(), asyncio.Event()
 
-    @contextlib.asynccontextmanager
-    async def begun(place: Any, name: str) -> AsyncIterator[Any]:
-        if place.store is one.store:
+    async def begun(context: Any, *given: Any) -> Any:
+        if context.store is one.store:
             created.set()
             await may_begin.wait()
-        async with begin(place, name) as adoption:
-            yield adoption
+        return await replace_model(context, *given)
 
-    monkeypatch.setattr(transfer, "begin", begun)
+    monkeypatch.setattr(transfer, "replace_model", begun)
     late = asyncio.create_task(imported(one, "m"))
     await created.wait()
     await until(lambda: "m" in other.models.names())

@@ -12,7 +12,7 @@ from abound.jobs.replace import forget, refit
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, LearnEvent
 from abound.processes.encoder_files import use_encoders
-from abound.replace.redaction import ForgetParams
+from abound.replace.forget import ForgetParams
 from abound.replace.refit import RefitParams
 from abound_core.config import ModelConfig
 from abound_core.instances import text_encoder
@@ -24,7 +24,7 @@ from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from tests.support.lab import Lab, apply, digest_at, digest_of
-from tests.support.replace_context import archived, run, same, teach, without
+from tests.support.replace_context import archived, replayed, run, same, teach, without
 
 
 def vectors(n: int, seed: int, d: int, source: str | None = None) -> list[LearnEvent]:
@@ -62,7 +62,7 @@ async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(lab: Lab, cha
     assert await digest_at(other, offset) == digest
     assert await digest_at(await lab.replica(), offset) == digest
     await run(lab, refit, RefitParams(search={}, passes=3), job="refit")
-    digest = await lab.expected()
+    digest = await replayed(lab)
     for replica in (one, other, await lab.replica()):
         assert await digest_at(replica, one.model(DEFAULT_MODEL).offset) == digest
     assert one.model(DEFAULT_MODEL).live.dimension == 8
@@ -80,7 +80,7 @@ async def test_a_refit_to_sls_starts_the_re_ranker(lab: Lab) -> None:
     assert one.model(DEFAULT_MODEL).live.dimension == 0
     await run(lab, refit, RefitParams(search={}, settings={"update": "sls"}), job="to-sls")
     await teach(lab, *vectors(5, 3, 8))
-    digest = await lab.expected()
+    digest = await replayed(lab)
     for replica in (one, other, await lab.replica()):
         live = replica.model(DEFAULT_MODEL).live
         assert live.config.rerank is None
@@ -233,4 +233,4 @@ async def test_replicas_agree_with_every_part_on(lab: Lab, monkeypatch: pytest.M
     await run(lab, refit, RefitParams(search={}, passes=2), job="refit")
     refitted = await agree()
     assert refitted[0][0][0] == "lost"
-    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await lab.expected()
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await replayed(lab)

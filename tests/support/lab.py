@@ -180,7 +180,7 @@ async def replace_by(lab: Lab, live: LiveModel, record: str = "job", **fields: A
     async def make(replacement: Replacement) -> Past:
         model = ReplicatedModel(replacement.living.keys, live.config)
         model.restore(live, AT_START)
-        return Past(model=model, source=None, tail_after=replacement.after)
+        return Past(model=model, source=None, tail_after=replacement.after, keep=False)
 
     at = await replace_model(await lab.context(record, **fields), make, "a test")
     assert at is not None

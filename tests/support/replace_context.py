@@ -1,4 +1,4 @@
-"""What the tests of rebuilds share: a job without jobs, and a plain telling of what must come out."""
+"""What the tests of replacements share: a job without jobs, and a plain telling of what must come out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, cast
 
 from abound.history import full_log
 from abound.history.archive import ArchiveContext, archive
-from abound.history.history import HistoryParams
+from abound.history.history import History, HistoryParams
 from abound.history.replay import compact, replay
+from abound.log import stream
 from abound.log.events import LearnEvent, decode_entry
 from abound.replica.replica import Replica
 from abound.store.lease import acquire
+from abound_core.config import ModelConfig
 from abound_core.errors import Cancelled
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
@@ -35,20 +37,15 @@ class Context:
         self.store, self.artifacts, self.living = lab.store, lab.artifacts, living
         self.job = SimpleNamespace(id=job, committed=committed, outcome=outcome or {})
         self.settings = SimpleNamespace(
-            prepare_seconds=10.0, group=lambda kind: SMALL if kind is type(SMALL) else kind()
+            prepare_seconds=10.0, undo_bytes=2**30, group=lambda kind: SMALL if kind is type(SMALL) else kind()
         )
         self.ranges: list[tuple[Offset | None, Offset | None]] = []
         self.stages: list[str] = []
-        self.wrote: set[str] = set()
         self.stop_at: str | None = None
 
     def check(self) -> None:
         if self.stop_at is not None and self.stages and self.stages[-1].startswith(self.stop_at):
             raise Cancelled("the job was told to stop")
-
-    async def will_write(self, prefix: str) -> None:
-        self.stages.append(f"will write {prefix}")
-        self.wrote.add(prefix)
 
     async def pin(self, offset: Offset) -> None:
         """Nothing is deleted meanwhile."""
@@ -59,9 +56,8 @@ class Context:
     async def so_far(self, outcome: dict[str, Any]) -> None:
         self.job.outcome = outcome
 
-    async def commit(self, *prefixes: str) -> None:
+    async def commit(self) -> None:
         self.stages.append("commit")
-        self.wrote -= set(prefixes)
 
     def progress(self, stage: str, fraction: float) -> None:
         assert 0 <= fraction <= 1
@@ -72,11 +68,7 @@ class Context:
 async def run(lab: Lab, method: Any, params: Any, **given: Any) -> dict[str, Any]:
     context = Context(lab, await lab.living(), **given)
     async with asyncio.timeout(60):
-        try:
-            return cast("dict[str, Any]", await method(context, params, context.progress))
-        finally:
-            for prefix in context.wrote:  # as is done with what a job did not commit
-                await lab.artifacts.clear(prefix)
+        return cast("dict[str, Any]", await method(context, params, context.progress))
 
 
 async def without(lab: Lab, gone: Any, until: Offset | None = None) -> LiveModel:
@@ -98,10 +90,34 @@ async def without(lab: Lab, gone: Any, until: Offset | None = None) -> LiveModel
 async def same(lab: Lab, replica: Replica, expected: LiveModel) -> None:
     """The replica, and all that can be made of what is kept, is the expected model."""
     digest = await digest_of(expected)
-    assert await digest_at(replica, (await lab.elements())[-1][0]) == digest
+    assert await digest_at(replica, await end_of(lab)) == digest
     for from_start in (True, False):
         model = await replay(lab.store, await lab.living(), from_start=from_start, artifacts=lab.artifacts)
         assert await model.compute_digest() == digest
+
+
+async def replayed(lab: Lab) -> str:
+    """The digest of what both stores give."""
+    digests = set()
+    for from_start in (True, False):
+        model = await replay(lab.store, await lab.living(), from_start=from_start, artifacts=lab.artifacts)
+        digests.add(await model.compute_digest())
+    [digest] = digests
+    assert digest is not None
+    return digest
+
+
+async def end_of(lab: Lab) -> Offset:
+    return (await stream.tail(lab.store, (await lab.living()).keys.log)).last
+
+
+async def model_of_past(lab: Lab, stays: Any, **config: Any) -> LiveModel:
+    """A model that has learned those past events whose offset ``stays`` accepts, told as plainly as can be."""
+    live = LiveModel(ModelConfig.from_dict(config), (8, 8))
+    for at, event in lab.past:
+        if stays(at):
+            apply(live, at, event)
+    return live
 
 
 def keyed(n: int, seed: int, prefix: str, source: str | None = None) -> list[LearnEvent]:
@@ -136,8 +152,15 @@ def learned_units(elements: list[tuple[Offset, Any]]) -> list[Unit]:
 
 async def of_history(lab: Lab) -> list[Any]:
     """The events in history and log, as they are there by now."""
-    keys = (await lab.living()).keys
+    living = await lab.living()
+    contents = await History(lab.store, lab.artifacts, living.keys).manifest()
+    start = START if contents is None else contents.start
     found = []
-    async for elements in full_log.read_entries(lab.store, lab.artifacts, keys, START):
+    async for elements in full_log.read_entries(lab.store, lab.artifacts, living.keys, start):
         found += [decode_entry(fields).event for _, fields in elements]
     return found
+
+
+async def start_of(lab: Lab) -> Offset:
+    contents = await History(lab.store, lab.artifacts, (await lab.living()).keys).manifest()
+    return START if contents is None else contents.start

@@ -165,6 +165,8 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
         forgetting = Forgetting(replacement, params)
         past = await forgetting.past()
         outcome |= {"method": "forget"} | forgetting.counts
+        if past is not None:
+            outcome["versions_deleted"] = past.versions_dropped
         return past
 
     outcome = await _replace(context, params.reason, progress, make)

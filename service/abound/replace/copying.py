@@ -71,6 +71,8 @@ class Past:
         The replaced incarnation is kept for an undo.
     refuses : callable
         Raises an error if an event of the tail must not follow on the state.
+    versions_dropped : list of str
+        Ids of the versions that were not copied, once they are.
     """
 
     model: ReplicatedModel | None
@@ -83,6 +85,7 @@ class Past:
     keeps_version: Callable[[Card], bool] = lambda card: True
     keep: bool = True
     refuses: Callable[[Entry], None] = lambda entry: None
+    versions_dropped: list[str] = field(default_factory=list)
 
     @property
     def first_gone(self) -> Offset | None:
@@ -130,7 +133,8 @@ class Copy:
     def __init__(self, context: ReplaceContext, living: CatalogModel, new: ModelKeys, past: Past) -> None:
         if past.model is None:
             raise AssertionError("a past has a state")
-        self.config: ModelConfig = past.model.live.config
+        # A replay from the start of history begins with the configuration that the source began with.
+        self.config: ModelConfig = past.model.live.config if past.source is None else past.source.config
         self._context = context
         self._store = context.store
         self._artifacts = context.artifacts
@@ -138,6 +142,7 @@ class Copy:
         self._new = new
         self._past = past
         self._copied = past.tail_after  # of the replaced model's log
+        self._ends: Offset | None = None  # of the new log, if it is known
         self._predictions = b"-"
         self._versions: set[str] = set()
 
@@ -158,8 +163,10 @@ class Copy:
 
     async def copy_tail(self) -> None:
         """Copy the entries that were appended to the replaced model's log since the last call."""
+        # Up to where it ends now: it may grow as fast as it is read.
+        until = (await stream.tail(self._store, self._living.keys.log)).last
         reading = full_log.read_entries(
-            self._store, self._artifacts, self._living.keys, self._copied, params=self._context.log
+            self._store, self._artifacts, self._living.keys, self._copied, until, params=self._context.log
         )
         async with contextlib.aclosing(reading):
             async for elements in reading:
@@ -295,13 +302,16 @@ class Copy:
         """Append entries under their own ids, without those that the log has already."""
         if not elements:
             return
-        ends = (await stream.tail(self._store, self._new.log)).last
+        if self._ends is None:  # an earlier attempt may have been interrupted
+            self._ends = (await stream.tail(self._store, self._new.log)).last
+        ends, self._ends = self._ends, None
         with store_errors():
             async with self._store.client.pipeline(transaction=False) as pipe:
                 for name, fields in elements:
                     if Offset.of_entry(name)[:2] > ends[:2]:
                         pipe.execute_command("XADD", self._new.log, name, *fields)
                 await pipe.execute()
+        self._ends = max(ends, Offset.of_entry(elements[-1][0]))
 
     # versions and records
 
@@ -313,6 +323,8 @@ class Copy:
                     if self._past.keeps_version(card):
                         await versions.copy(self._artifacts, self._living.keys, self._new, card)
                         self._versions.add(name)
+                    elif name not in self._past.versions_dropped:
+                        self._past.versions_dropped.append(name)
 
     async def _copy_predictions(self, is_last: bool = False) -> None:
         self._predictions = await predictions.copy(

@@ -1,0 +1,158 @@
+"""Random histories of replacements against a plain list of what the model has learned."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from abound.history.replay import replay
+from abound.jobs.replace import RestoreParams, UndoParams, forget, refit, restore, undo
+from abound.log.events import LearnEvent
+from abound.replace.forget import ForgetParams
+from abound.replace.refit import RefitParams
+from abound.replica.replica import Replica
+from abound_core.errors import Conflict, UnknownOffset
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START, Offset
+from tests.support.lab import Lab, apply, digest_at, digest_of, model_of, replace_by
+from tests.support.replace_context import archived, end_of, of_history, run, start_of, teach
+from tests.support.streams import drafts
+
+SOURCES = ("good", "bad", "worse")
+
+
+class Told:
+    """What the model has learned: states to begin with, events and the receipts of their keys, as a plain list.
+
+    Attributes
+    ----------
+    base : LiveModel or None
+        What an import brought.
+    events : list of (Offset, LearnEvent)
+        In order; without those that were discarded or forgotten, and without repeats.
+    start : Offset
+        The import: nothing before it can be restored or forgotten.
+    """
+
+    def __init__(self, base: LiveModel | None = None, start: Offset = START) -> None:
+        self.base = base
+        self.start = start
+        self.end = START  # where it was replaced
+        self.events: list[tuple[Offset, LearnEvent]] = []
+
+    def copy(self) -> Told:
+        told = Told(self.base, self.start)
+        told.events = list(self.events)
+        return told
+
+    def learn(self, at: Offset, event: LearnEvent) -> None:
+        self.events.append((at, event))
+
+    def without(self, source: str) -> Told:
+        """Requests of the source leave, and so do later ones that are repeats of them or were refused for them."""
+        told = self.copy()
+        first: dict[str, bool] = {}
+        told.events = []
+        for at, event in self.events:
+            [unit] = event.units
+            is_gone = unit.source == source
+            if unit.key is not None:
+                is_gone = first.setdefault(unit.key, is_gone) or is_gone
+            if not is_gone:
+                told.events.append((at, event))
+        return told
+
+    async def digest(self, lab: Lab) -> str:
+        if self.base is None:
+            live = LiveModel((await lab.living()).config, (8, 8))
+        else:
+            live = LiveModel.from_arrays(self.base.meta(), self.base.to_arrays(), (8, 8), self.base.limits)
+        for at, event in self.events:
+            apply(live, at, event)
+        return await digest_of(live)
+
+
+def some(rng: random.Random, n: int) -> list[LearnEvent]:
+    units = [
+        Unit(1, key := rng.choice((None, None, f"k{rng.randrange(8)}")), b"body" if key else b"", rng.choice(SOURCES))
+        for _ in range(n)
+    ]
+    plain = drafts(n, rng.randrange(2**30))
+    return [LearnEvent(draft.records, 1, [unit]) for draft, unit in zip(plain, units, strict=True)]
+
+
+async def live_through(lab: Lab, one: Replica, rng: random.Random, n_steps: int) -> None:
+    told, former = Told(), None
+    if rng.random() < 0.25:  # an import
+        live = model_of(15, rng.randrange(9))
+        await replace_by(lab, live, "import")
+        told = Told(live, await start_of(lab))
+    for number in range(n_steps):
+        for at, event in zip(offsets := await teach(lab, *(new := some(rng, rng.randrange(6)))), new, strict=True):
+            told.learn(at, event)
+        assert len(offsets) == len(new)
+        before = told.copy()
+        step = rng.choice(("restore", "refit", "forget", "undo", "archive"))
+        job = f"{step}{number}"
+        if step == "restore":
+            to = rng.choice([at for at, _ in lab.past] or [START])
+            params = RestoreParams(to=str(to), reason="r")
+            if to < told.start:
+                with pytest.raises(UnknownOffset):
+                    await run(lab, restore, params, job=job)
+                continue
+            await run(lab, restore, params, job=job)
+            told.events = [(at, event) for at, event in told.events if at <= to]
+            former = before
+        elif step == "refit":
+            await run(lab, refit, RefitParams(search={}, passes=1), job=job)
+            former = before
+        elif step == "undo" and former is None:
+            with pytest.raises(Conflict):
+                await run(lab, undo, UndoParams(), job=job)
+        elif step == "undo":
+            since = [one for one in told.events if one[0] > former.end]
+            await run(lab, undo, UndoParams(), job=job)
+            told = former.copy()
+            told.events += since
+            former = before
+        elif step == "forget":
+            source = rng.choice(SOURCES)
+            params = ForgetParams(source=source, since=(told.start.milliseconds + 1) / 1000, reason="r")
+            done = await run(lab, forget, params, job=job)
+            if "replaced" in done:
+                told, former = told.without(source), None
+            left = [unit for event in await of_history(lab) for unit in getattr(event, "units", ())]
+            assert source not in {unit.source for unit in left}
+        else:
+            await archived(lab)
+        if former is before:
+            former.end = await end_of(lab)
+        await check(lab, one, told, (number, step))
+
+
+async def check(lab: Lab, one: Replica, told: Told, what: Any) -> None:
+    digest = await told.digest(lab)
+    assert await digest_at(one, await end_of(lab)) == digest, what
+    for from_start in (True, False):
+        made = await replay(lab.store, await lab.living(), from_start=from_start, artifacts=lab.artifacts)
+        assert await made.compute_digest() == digest, (what, from_start)
+    told.start = await start_of(lab)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_model_has_learned_what_a_plain_list_says(lab: Lab, seed: int) -> None:
+    await live_through(lab, await lab.replica(), random.Random(seed), 8)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+async def test_three_hundred_random_histories(lab: Lab) -> None:
+    one = await lab.replica()
+    for seed in range(300):
+        await one.models.delete("default")
+        lab.past.clear()
+        await live_through(lab, one, random.Random(1000 + seed), 8)
