@@ -10,13 +10,14 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from abound.history.history import HistoryParams
 from abound.history.lineage import entry_end
+from abound.replace.adoption import Adoption
+
+from abound.history.history import HistoryParams
 from abound.jobs import replace as rebuild
 from abound.jobs.replace import RebuiltModel, RestoreParams
 from abound.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.log.stream import LogParams
-from abound.replace.adoption import Adoption
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store, store_errors
 from abound.store.lease import LeaseLost

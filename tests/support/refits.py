@@ -15,6 +15,7 @@ async def refitted(lab: Lab, live: LiveModel, record: str = "refit") -> Base:
 
     async def make(replacement: Replacement) -> Past:
         model = await replay(lab.store, replacement.living, replacement.after, artifacts=lab.artifacts)
+        live.serving = model.live.serving
         model.live = live
         return Past(model=model, source=replacement.living, tail_after=replacement.after, is_refitted=True)
 
