@@ -78,8 +78,7 @@ def test_what_is_forgotten_is_not_answered_any_more(client: Client) -> None:
     tried = done(client, "forget", "forgetful", source="poison", reason="how many?", dry_run=True)
     assert tried["outcome"]["forgotten"] == {"requests": 1, "instances": 50}
     assert "replaced" not in tried["outcome"]
-    after = client.describe("forgetful")
-    assert (after["digest"], after["offset"]) == (before["digest"], before["offset"])
+    assert client.describe("forgetful")["digest"] == before["digest"]
     job = done(client, "forget", "forgetful", source="poison", reason="it was poison")
     assert job["reason"] == "it was poison"
     assert best(client, "forgetful", "f1") == ["c1"]
@@ -158,7 +157,6 @@ def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> Non
     client.cancel(job["id"])
     ended = list(client.follow(job["id"]))[-1]
     assert ended["state"] == "cancelled", ended
-    after = client.describe("kept")
-    assert (after["digest"], after["offset"]) == (before["digest"], before["offset"])
+    assert client.describe("kept")["digest"] == before["digest"]
     metrics = httpx.get(f"{client.url}/metrics", timeout=60).text
     assert 'abound_jobs{state="running"}' in metrics
