@@ -5,6 +5,7 @@ Madani, Connor and Greiner (JMLR 2009), sections 3.3 and 5. The command line use
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,3 +42,8 @@ class RankSums(msgspec.Struct, array_like=True):
             return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
         n = self.n
         return {"n": n, "R@1": self.hits_1 / n, "R@5": self.hits_5 / n, "MRR": self.reciprocal / n}
+
+
+def rank_in(labels: Iterable[str], true: Collection[str]) -> int:
+    """Return the position, from 1, of the first true label; 0 if there is none."""
+    return next((place for place, label in enumerate(labels, 1) if label in true), 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 from abound_core.rank_sums import RankSums
 
@@ -19,7 +18,7 @@ class RunningAccuracy:
         self._newest: deque[int] = deque(maxlen=window)
 
     def add(self, rank: int | None) -> None:
-        """Count one instance. A rank of None means that its true labels were not retrieved."""
+        """Count one instance. A rank of None or 0 means that its true labels were not retrieved."""
         self._all.add(rank or 0)
         self._newest.append(rank or 0)
 
@@ -32,12 +31,6 @@ class RunningAccuracy:
         for rank in self._newest:
             sums.add(rank)
         return sums.measures()
-
-
-def rank_in(labels: Iterable[str], true: Iterable[str]) -> int | None:
-    """Return the rank, from 1, of the first of ``labels`` in ``true``. None if there is none."""
-    wanted = set(true)
-    return next((rank for rank, label in enumerate(labels, start=1) if label in wanted), None)
 
 
 def format_score(score: Score) -> str:
