@@ -22,7 +22,7 @@ import structlog
 from abound.history import erasures
 from abound.history.archive import ArchiveContext, archive, swap_manifest, write_segment
 from abound.history.garbage import referenced_state_files
-from abound.history.history import History, Segment, artifact_folder
+from abound.history.history import History, Segment
 from abound.history.replay import compact
 from abound.replace.adoption import AdoptionContext
 from abound.replace.forget import ForgetPlan
@@ -157,7 +157,7 @@ class Eraser:
             raise StoreUnavailable("the store has lost the newest manifest of the history; try again")
         await wait_replicated(place.store, 0.0)
         await lease.check()
-        for name in await place.artifacts.names(artifact_folder(place.keys, "history")):
+        for name in await place.artifacts.names(f"{place.keys.folder}/history"):
             if name not in listed:
                 await place.artifacts.delete(name)
 

@@ -51,7 +51,7 @@ class LoadedVersion(NamedTuple):
 
 def folder(keys: ModelKeys, name: str = "") -> str:
     """Return the folder of a model's versions in the artifact store, or of one version."""
-    return f"{keys.name}/{keys.incarnation}/versions" + (f"/{name}" if name else "")
+    return f"{keys.folder}/versions" + (f"/{name}" if name else "")
 
 
 def libraries() -> dict[str, str]:
