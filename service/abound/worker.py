@@ -49,7 +49,7 @@ from abound.store import expiring
 from abound.store.client import Store, StoreParams
 from abound.store.lease import REPLACEMENT, Lease, LeaseLost, acquire
 from abound.tasks import cancel_and_wait, forever, wait_for_event
-from abound.versions import retention as version_retention
+from abound.versions import versions as versions
 from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.retention import VersionParams
 from abound_core.errors import (
@@ -174,7 +174,7 @@ class Worker:
         try:
             swept += await self._collector.collect(artifacts, catalog)
             for living in catalog:
-                swept += await version_retention.collect_garbage(
+                swept += await versions.collect_garbage(
                     self._store, artifacts, living.keys, self._jobs.committed_prefixes
                 )
             swept += await DatasetRepository(self._store).collect_garbage(artifacts)

@@ -317,7 +317,7 @@ class Application(FastAPI):
 async def _update_metrics(parts: Parts) -> None:
     while True:
         await asyncio.sleep(FLUSH_SECONDS)
-        await parts.update_metrics()
+        await health.update_metrics(parts)
 
 
 async def _update_job_metrics(parts: Parts) -> None:

@@ -57,7 +57,7 @@ from abound.versions.versions import LoadedVersion
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge
 from abound_core.instances.json_fallback import LONG_JSON
-from abound_core.instances.negative_numbers import warning_of
+from abound_core.instances.vectorizer import negative_warning
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
 
@@ -363,7 +363,7 @@ class Classify:
 
 
 def _with_warning(model: ReplicatedModel, answer: bytes, features: bytes) -> bytes:
-    return add_warning(answer, warning_of(features) if model.live.config.negative == "ignore" else None)
+    return add_warning(answer, negative_warning(features) if model.live.config.negative == "ignore" else None)
 
 
 def ranking_request(
