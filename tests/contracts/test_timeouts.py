@@ -9,7 +9,9 @@ from pathlib import Path
 import yaml
 from fastapi.sse import _PING_INTERVAL
 
-from abound.datasets.repository import DatasetParams
+from abound.api.learn_service import APPLY_SECONDS
+from abound.api.routes.classify import MIN_OFFSET_SECONDS
+from abound.datasets.repository import CHECK_SECONDS
 from abound.settings import Settings
 from abound.state.snapshots import SnapshotParams
 from tests.contracts.manifests import one_of, rendered
@@ -36,10 +38,10 @@ def test_a_replica_drains_longer_than_the_balancer_needs_to_see_it() -> None:
 def test_the_balancer_waits_longer_than_a_replica_may_take() -> None:
     text = (ROOT / "docker" / "haproxy.cfg").read_text()
     [waits] = re.findall(r"http-request set-timeout server (\d+)m ", text)
-    longest = (DatasetParams().check_seconds, Settings().prepare_seconds, SnapshotParams().wanted_seconds)
+    longest = (CHECK_SECONDS, Settings().prepare_seconds, SnapshotParams().wanted_seconds)
     assert 60 * int(waits) > max(longest)
     [others] = re.findall(r"^    timeout server (\d+)s$", text.partition("backend classify")[0], re.MULTILINE)
-    assert int(others) > Settings().wait_seconds + Settings().min_offset_seconds
+    assert int(others) > APPLY_SECONDS + MIN_OFFSET_SECONDS
 
 
 def test_nobody_takes_a_job_that_stands_still_for_a_broken_connection() -> None:

@@ -61,6 +61,7 @@ from abound_core.instances.negative_numbers import warning_of
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
 
+MIN_OFFSET_SECONDS = 5.0  # longest wait until a replica reaches ``min_offset``; a follower lags by milliseconds
 MAX_REMEMBERED_BYTES = 2**21  # approximate, of vectors that one NDJSON request collects before it stores them
 MAX_ANSWER_BYTES = 64 * 2**20  # of a batch answer: many labels of many instances are refused before memory runs out
 
@@ -123,7 +124,6 @@ class Classify:
         self._remember_params = remember_params
         self._request_bytes = replica.params.log.request_bytes
         self._max_batch = settings.max_batch
-        self._min_offset_seconds = settings.min_offset_seconds
         self._answers = AnswerEncoder()
         self._tracing = tracing
 
@@ -272,7 +272,7 @@ class Classify:
         except ValueError as error:
             raise InvalidInstance(f"min_offset is {error}", "min_offset") from None
         if offset > model.offset:
-            await self._replica.wait_for(name, offset, self._min_offset_seconds)
+            await self._replica.wait_for(name, offset, MIN_OFFSET_SECONDS)
 
     async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request, len(instances), self._max_batch)
