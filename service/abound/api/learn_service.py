@@ -31,6 +31,7 @@ from abound.api.schemas.learn_classify import (
     LearnResult,
     Wait,
 )
+from abound.api.times import APPLY_SECONDS
 from abound.log.append_group import LearnDraft, LearnOutcome
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.predictions import RememberParams, mark_learned, recall, vector_fingerprint
@@ -53,8 +54,6 @@ from abound_core.errors import (
 from abound_core.instances.record import dense_of, is_empty, pack_labels
 from abound_core.limits import MAX_KEY_CHARACTERS, Limits
 from abound_core.types import Offset
-
-APPLY_SECONDS = 10.0  # longest wait of an answer until the replica has applied what was appended; it is durable before
 
 
 class LearnService:

@@ -21,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
-from abound.store.raw_connection import Address, ConnectionLost, StoreConnection
+from abound.store.raw_connection import PING_SECONDS, Address, ConnectionLost, StoreConnection
 from abound.store.server_info import FSYNC_PATTERN, ServerInfo, build_server_info, parse_config, refusal_of
 from abound_core.errors import CannotStart, StoreRefused, StoreUnavailable
 
@@ -93,7 +93,7 @@ class Store:
             retry_on_error=CLOSED_BY,
             socket_timeout=self.params.reply_seconds,
             socket_connect_timeout=self.params.connect_seconds,
-            health_check_interval=15,
+            health_check_interval=PING_SECONDS,
             max_connections=POOL_CONNECTIONS,
             timeout=self.params.reply_seconds,
             protocol=2,

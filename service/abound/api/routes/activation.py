@@ -8,9 +8,9 @@ from fastapi import APIRouter
 
 from abound.api.decoding import convert
 from abound.api.dependencies import ActorDep, JsonObject, ModelName, PartsDep
-from abound.api.learn_service import APPLY_SECONDS
 from abound.api.openapi import JSON, REF, problems
 from abound.api.schemas.versions import ActivatedAnswer, ActivateRequest
+from abound.api.times import APPLY_SECONDS
 from abound.security.audit import audited
 from abound.versions.activation import ActivationContext, activate, read_active
 from abound.versions.card import refuse_other_reading

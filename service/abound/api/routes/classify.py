@@ -43,6 +43,7 @@ from abound.api.schemas.learn_classify import (
     encoder,
     instance_decoder,
 )
+from abound.api.times import MIN_OFFSET_SECONDS
 from abound.processes.tracing import Tracing
 from abound.replica.predictions import RememberParams, remember, vector_fingerprint
 from abound.replica.rankers import Rankers
@@ -61,7 +62,6 @@ from abound_core.instances.negative_numbers import warning_of
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
 
-MIN_OFFSET_SECONDS = 5.0  # longest wait until a replica reaches ``min_offset``; a follower lags by milliseconds
 MAX_REMEMBERED_BYTES = 2**21  # approximate, of vectors that one NDJSON request collects before it stores them
 MAX_ANSWER_BYTES = 64 * 2**20  # of a batch answer: many labels of many instances are refused before memory runs out
 
