@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 READINESS_CHECK_SECONDS = 0.25  # between two looks at ``/readyz``
 
-MAX_HEAD_BYTES = 65_536  # of a request; a key takes about 100 bytes, and proxies allow no more
-MAX_CONNECTIONS = 10_000  # of clients; at most 1 MiB of a head or body waits in each
+MAX_HEAD_BYTES = 65_536  # of a request; a key and what proxies add take a few KiB
+MAX_CONNECTIONS = 10_000  # of clients; each takes a file descriptor and buffers
 
 
 class ReplicaServer(uvicorn.Server):

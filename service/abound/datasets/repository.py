@@ -61,9 +61,7 @@ MAX_SAID_BYTES = 2**20  # longest line of the checking process; an error may quo
 CHECK_SECONDS = 3600.0  # longest check of a file; the client waits for it, and the balancer in front of the service
 CHECKING_SECONDS = 60.0  # a share that was reported longer ago is not shown
 MAX_DATASETS = 1000  # ``_SET`` and the list of data sets read all cards
-MAX_EXPANSION = (
-    16  # most bytes of a decompressed file, per byte of the largest upload: text compresses four- to tenfold
-)
+MAX_EXPANSION = 16  # most bytes of a decompressed file, per byte of the largest upload; bounds what a bomb costs
 MAX_CHECKS = 2  # files that one process checks at a time
 
 _SET = """
