@@ -17,9 +17,8 @@ from pathlib import Path
 
 import httpx
 
-from abound.log.catalog import DEFAULT_MODEL
+from abound.log.catalog import DEFAULT_MODEL, Catalog
 from abound.processes.lifetime import dies_with_parent
-from abound.store.key_names import ModelKeys
 from benchmarks.balancer import Balancer
 from benchmarks.serving import free_port, tree
 from benchmarks.stores import Pair
@@ -31,12 +30,8 @@ ENVIRONMENT = {
     "ABOUND_DURABILITY": "replica",
     "ABOUND_STORE_REPLY_SECONDS": "2",
     "ABOUND_STORE_START_SECONDS": "30",
-    "ABOUND_WAIT_SECONDS": "5",
-    "ABOUND_MIN_OFFSET_SECONDS": "2",
     "ABOUND_STOP_SECONDS": "3",
     "ABOUND_SNAPSHOTS_EVERY_BYTES": "131072",
-    "ABOUND_SNAPSHOTS_PART_BYTES": "65536",
-    "ABOUND_HISTORY_SEGMENT_BYTES": "65536",
 }
 """So that what a program cannot wait for comes soon, and a snapshot is nearly always being made."""
 
@@ -206,5 +201,8 @@ class Fleet:
 
 def default_log(client: object) -> bytes:
     """The key of the default model's log, as the catalog names it; the model is never deleted here."""
-    entries = client.xrange("abound:catalog", count=1)  # type: ignore[attr-defined]
-    return ModelKeys(DEFAULT_MODEL, entries[0][0].decode()).log if entries else b"none"
+    catalog = Catalog()
+    for name, fields in client.xrange("abound:catalog"):  # type: ignore[attr-defined]
+        catalog.apply((name, [part for field in fields.items() for part in field]))
+    living = catalog.get(DEFAULT_MODEL)
+    return b"none" if living is None else living.keys.log

@@ -51,9 +51,7 @@ async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archi
         assert again.position == before.position
         assert await again.compute_digest() == await before.compute_digest()
     assert await model.archive() == contents  # there is nothing to do
-    names = [
-        name for name in await model.artifacts.names(history_manifest.artifact_folder(keys)) if "/history/" in name
-    ]
+    names = [name for name in await model.artifacts.names(keys.folder) if "/history/" in name]
     assert sorted(names) == sorted(segment.name for segment in contents.segments)
 
 
@@ -200,9 +198,7 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     assert stalled
     contents = await model.contents()
     assert await model.past() == model.every
-    files = {
-        name for name in await model.artifacts.names(history_manifest.artifact_folder(keys)) if "/history/" in name
-    }
+    files = {name for name in await model.artifacts.names(keys.folder) if "/history/" in name}
     assert len(files - {segment.name for segment in contents.segments}) == 1  # written too late; swept
     for from_start in (True, False):
         made = await replay(store, model.living, from_start=from_start, artifacts=model.artifacts)

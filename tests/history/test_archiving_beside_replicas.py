@@ -372,8 +372,6 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
         "ABOUND_REDIS_URL": own_server.url,
         "ABOUND_ARTIFACTS_URL": url,
         "ABOUND_SNAPSHOTS_EVERY_BYTES": "2000",
-        "ABOUND_SNAPSHOTS_PART_BYTES": "1024",
-        "ABOUND_HISTORY_SEGMENT_BYTES": "1024",
     }
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.worker", env=environment)
     own = Store(own_server.url, own_server.store_params)

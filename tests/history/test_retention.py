@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from abound.history import history as history_manifest
 from abound.history import pins
 from abound.history.archive import ArchiveContext
 from abound.history.garbage import FileCollector
@@ -47,7 +46,7 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     catalog, collector = await read_catalog(model.store), FileCollector(model.store)
     for _ in range(2):
         await collector.collect(model.artifacts, catalog)
-    left = await model.artifacts.names(history_manifest.artifact_folder(model.living.keys))
+    left = await model.artifacts.names(model.living.keys.folder)
     assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
     assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
 

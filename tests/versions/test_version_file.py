@@ -19,7 +19,6 @@ from abound.artifacts.file_format import encode_head
 from abound.artifacts.npy import ArrayFile
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from abound.versions import retention as version_retention
 from abound.versions import versions as versions
 from abound.versions.card import Card, digest_of, reading_settings, refuse_other_reading
 from abound.versions.retention import VersionParams
@@ -232,7 +231,7 @@ async def test_a_graph_that_somebody_changed_is_never_loaded(
 async def test_versions_that_come_at_the_same_time_count(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await whole(artifacts)
     bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
-    async with version_retention.writing(store, OTHER, "anotherone", card.n_bytes):
+    async with versions.writing(store, OTHER, "anotherone", card.n_bytes):
         with pytest.raises(Conflict, match="bytes"):
             await taken(store, artifacts, card, bodies, bound)
     await taken(store, artifacts, card, bodies, bound)  # that one came to nothing

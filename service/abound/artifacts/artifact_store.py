@@ -36,13 +36,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from abound.artifacts.file_cache import FileCache
 from abound.artifacts.timeouts import DaemonThreads, ResponseTimeout
+from abound.artifacts.times import UNFINISHED_SECONDS
 from abound.store.client import Store, store_errors
 from abound_core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
 
 ARTIFACTS_KEY = b"abound:artifacts"
 MARKER = "abound.json"
-
-UNFINISHED_SECONDS = 3600.0  # an unfinished file of this age has no writer any more
 
 _NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,127}/){0,7}[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -51,9 +50,6 @@ PIECE_BYTES = 8 * 2**20
 OPENING_TRIES = 5
 
 THREADS = 16  # calls at a time; they wait for a disk or for a network
-
-PATIENCE_SECONDS = 5.0
-"""Timeout in processes that answer requests or serve many models. A call to a silent store ends after twice as long."""
 
 DRIVERS = (
     ("botocore.exceptions", "BotoCoreError"),

@@ -16,6 +16,7 @@ from abound.jobs.repository import JobRepository
 from abound.log.catalog import CatalogModel, read_catalog
 from abound.settings import Settings
 from abound.store.client import Store
+from abound.store.key_names import ModelKeys
 from abound.versions.card import CARD
 from abound_core.errors import ArtifactsUnavailable, Cancelled, Conflict, StoreUnavailable, UnknownModel
 from abound_core.types import Offset
@@ -108,13 +109,27 @@ class JobContext:
         Raises Cancelled if the job should stop or has another holder, UnknownModel if the model was deleted.
         """
         self.check()
-        living = await model_of(self.store, self.job)
-        if prefixes and living.keys != self.living.keys:
-            raise Conflict(f"the model {self.job.model} was replaced while the job ran; submit the job again")
+        await model_of(self.store, self.job)
+        if prefixes:
+            await self.serving_keys()
         if not await self._jobs.commit(self.job, *prefixes):
             self.stop()
             raise Cancelled("the job was asked to stop")
         self.committed = True
+
+    async def serving_keys(self) -> ModelKeys:
+        """Return the keys of the incarnation that is served now, which may have replaced that of the job.
+
+        Raises Conflict if the one of the job is not kept: its events may have been forgotten.
+        """
+        catalog = await read_catalog(self.store)
+        name, keys = self.job.model, self.living.keys
+        living, former = catalog.get(name), catalog.former.get(name)
+        if living is None:
+            raise UnknownModel(f"the model {name} was deleted")
+        if living.keys != keys and (former is None or former.keys != keys):
+            raise Conflict(f"the model {name} was replaced while the job ran; submit the job again")
+        return living.keys
 
     async def pin(self, offset: Offset) -> None:
         """Keep everything after ``offset`` in history while the job runs; await it before reading there.

@@ -14,7 +14,8 @@ import socket
 
 import structlog
 
-from abound.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.times import PATIENCE_SECONDS
 from abound.jobs.context import delete_uncommitted
 from abound.jobs.fork_server import ForkServer
 from abound.jobs.record import ENDED, Job

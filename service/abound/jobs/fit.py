@@ -25,6 +25,7 @@ from abound.jobs.training_data import MAX_DENSE_BYTES, matrices_of_history
 from abound.processes.parallel import parallel
 from abound.settings import field_descriptions
 from abound.state.replicated_model import new_secret
+from abound.versions import activation
 from abound.versions import retention as version_retention
 from abound.versions import versions as versions
 from abound.versions.card import Card, new_id, reading_settings
@@ -171,7 +172,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     # An earlier attempt died after its commit: only the card is missing.
     if job.committed:
         name = job.kept[0].rpartition("/")[2]
-        card = await version_retention.publish(context.store, context.artifacts, keys, name)
+        card = await _publish(context, name)
         return _outcome(card, {}) | await _enter_and_retain(context, card)
     progress = monotonic(progress)
     config = ModelConfig.from_stored(job.config)
@@ -195,7 +196,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     name = prefix.rpartition("/")[2]
     await context.will_write(prefix)
     progress("writing the version", 0.9)
-    async with version_retention.writing(context.store, keys, name):
+    async with versions.writing(context.store, keys, name):
         # Write the version without its card, commit, then write the card, which makes the version visible.
         card = await versions.write(
             context.artifacts,
@@ -224,8 +225,19 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         clock.lap("write")
         progress("done", 0.99)
         await context.commit(prefix)
-        await version_retention.publish(context.store, context.artifacts, keys, name)
+        await _publish(context, name)
     return _outcome(card, clock.seconds) | await _enter_and_retain(context, card)
+
+
+async def _publish(context: JobContext, name: str) -> Card:
+    """Publish a version, also for the incarnation that has replaced that of the job meanwhile."""
+    keys, artifacts = context.living.keys, context.artifacts
+    card = await activation.publish(context.store, artifacts, keys, name)
+    serving = await context.serving_keys()
+    if serving != keys:
+        await versions.copy(artifacts, keys, serving, card)
+        context.living = context.living._replace(keys=serving)
+    return card
 
 
 async def _enter_and_retain(context: JobContext, card: Card) -> dict[str, Any]:

@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from abound.log.append_group import AppendGroup, LearnDraft, LearnOutcome, PendingRequest
 from abound.log.events import APPLY_VERSION, ControlEvent, Entry, encode
-from abound.log.stream import CLOSED_REFUSAL, LogParams, xadd
+from abound.log.stream import LogParams, xadd
 from abound.metrics import DurationCounter
 from abound.processes.tracing import Tracing
 from abound.store.client import Store, store_errors
 from abound.store.durability import Words, confirmation_commands, confirmed_level
 from abound.store.key_names import ModelKeys
+from abound.store.lease import refuses_closed
 from abound.store.raw_connection import ConnectionLost, Reply, pack_command
 from abound.store.reconnecting_connection import ReconnectingConnection
-from abound.store.server_info import LEVELS, ServerInfo, refusal_of
+from abound.store.server_info import CLOSED, LEVELS, ServerInfo, refusal_of
 from abound.tasks import cancel_and_wait
 from abound_core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
 from abound_core.model.entry_application import EntryApplication
@@ -40,7 +41,7 @@ RETIRE_SECONDS = 15.0
 async def append_event(store: Store, keys: ModelKeys, event: ControlEvent) -> Offset:
     """Append a control event to a model's log, from any process; return its offset."""
     payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, event))
-    with store_errors():
+    with refuses_closed(keys), store_errors():
         return Offset.of_entry(await store.client.xadd(keys.log, {"e": payload, "c": checksum}))
 
 
@@ -267,7 +268,7 @@ class Appender:
             self._settle(group)
         elif reply is None:
             self._fail_group(group, StoreUnavailable("the store has lost the log; nothing was appended"))
-        elif CLOSED_REFUSAL in str(reply):
+        elif CLOSED in str(reply):
             self._wait_open(group)
             return
         else:

@@ -160,8 +160,6 @@ CLOSED_ID = b"18446744073709551615-18446744073709551615"
 Its entries can be read as before. ``open_log`` sets the last id to that of the last entry again.
 """
 
-CLOSED_REFUSAL = "exhausted the last possible ID"  # in the store's reply to XADD
-
 
 def check_primary(said: Reply) -> None:
     """Raise StoreUnavailable unless a primary replied: the log of a replica may be replaced by another one."""

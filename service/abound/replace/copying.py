@@ -16,7 +16,7 @@ import msgspec
 
 from abound.history import full_log
 from abound.history.archive import ArchiveContext, make_base, swap_manifest, write_segment
-from abound.history.history import FORMAT, Base, History, HistoryManifest, Segment, artifact_folder
+from abound.history.history import FORMAT, Base, History, HistoryManifest, Segment
 from abound.history.replay import cut_entry
 from abound.log import stream
 from abound.log.catalog import CatalogModel
@@ -288,7 +288,7 @@ class Copy:
         return written, last, before
 
     async def _link(self, segment: Segment, written: HistoryManifest) -> Segment:
-        name = f"{artifact_folder(self._new, 'history')}/{segment.name.rpartition('/')[2]}"
+        name = f"{self._new.folder}/history/{segment.name.rpartition('/')[2]}"
         await self._artifacts.link(segment.name, name)
         return msgspec.structs.replace(segment, name=name, n_before=written.n_entries, bytes_before=written.log_bytes)
 

@@ -149,25 +149,24 @@ class Follower:
 
     async def _sync(self) -> list[ReplicatedModel]:
         """Switch models that were replaced, remove those that no longer exist, add new ones and return them."""
-        # An incarnation that is served by now is no longer in the catalog's list of coming ones.
-        unlisted = {model.keys: model for model in self.incoming.update(self.catalog)}
+        # May be called again after an error: each step is complete before it is recorded.
+        self.incoming.update(self.catalog)
         for model in list(self.models.values()):
             living = self.catalog.get(model.name)
             if living is not None and living.keys == model.keys:
                 continue
-            by = unlisted.pop(living.keys, None) if living is not None else None
+            by = self.incoming.models.get(living.keys.incarnation) if living is not None else None
             if by is not None:
                 await self._switch(model, by)
                 continue
             model.ready = False
             model.failure = f"the model {model.name} was deleted"
             del self.models[model.name]
-            self._by_key.pop(model.keys.log, None)
-            self.incoming.drop(model)
+            self._unfollow(model)
             self._callbacks.on_model_removed(model)
-        for model in unlisted.values():
-            self.incoming.drop(model)
-            self._by_key.pop(model.keys.log, None)
+        for model in self.incoming.abandoned(self.catalog):
+            del self.incoming.models[model.incarnation]
+            self._unfollow(model)
         for model in self.models.values():
             coming = self.catalog.coming.get(model.name)
             model.coming = None if coming is None else self.incoming.models.get(coming.keys.incarnation)
@@ -189,12 +188,17 @@ class Follower:
             for one in (model, by):
                 if one.ready and not self.incoming.is_loading(one):
                     await self._loader.replay(connection, one)
-        self._by_key.pop(model.keys.log, None)
+        self._unfollow(model)
         self.models[model.name] = by
+        del self.incoming.models[by.incarnation]
         self._callbacks.on_model_replaced(model, by)
         model.ready = False
         model.halted = "it was replaced"
         log.info("serving another incarnation of a model", model=by.name, offset=str(by.offset), ready=by.ready)
+
+    def _unfollow(self, model: ReplicatedModel) -> None:
+        self._by_key.pop(model.keys.log, None)
+        self.incoming.drop(model)
 
     def _make_incoming(self, coming: Coming, origin: str) -> ReplicatedModel:
         config = coming.config or ModelConfig()
@@ -295,6 +299,8 @@ class Follower:
 
     async def _read_once(self, connection: StoreConnection) -> None:
         """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
+        if self.models_offset != self.catalog.offset:  # an error has interrupted it
+            await self._add_models(connection)
         for halted in [model for model in self.models.values() if model.resumes and model.failure is None]:
             try:
                 await self._loader.replay(connection, halted)
@@ -327,16 +333,19 @@ class Follower:
             for entry_id, fields in elements:
                 if key == CATALOG_KEY:
                     self._apply_catalog((entry_id, fields), self.catalog)
-                    for created in await self._sync():
-                        if created.incarnation == entry_id.decode():
-                            created.ready = True  # its log is new
-                        else:  # it existed while we were behind
-                            await self._reload(connection, created)
+                    await self._add_models(connection)
                     continue
                 model = self._by_key.get(key)
                 if model is None or model.failure is not None or model.halted is not None or model in left:
                     break
                 await self._loader.apply(model, (entry_id, fields))
+
+    async def _add_models(self, connection: StoreConnection) -> None:
+        for added in await self._sync():
+            if added.incarnation == self.catalog.offset.entry:
+                added.ready = True  # its log is new
+            else:  # it existed while we were behind
+                await self._reload(connection, added)
 
     def _is_left(self, model: ReplicatedModel, text: bytes | None) -> bool:
         """Record how far a log is trimmed; return whether entries that the model has not read were trimmed."""

@@ -36,18 +36,18 @@ class IncomingModels:
         self._on_loaded = on_loaded
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def update(self, catalog: Catalog) -> list[ReplicatedModel]:
-        """Begin to load what the catalog has prepared; return the models that no longer replace another one."""
-        wanted = {}
+    def update(self, catalog: Catalog) -> None:
+        """Begin to load what the catalog has prepared."""
         for living in catalog:
             coming = catalog.coming.get(living.keys.name)
-            if coming is not None and coming.config is not None:
-                wanted[coming.keys.incarnation] = (coming, living.origin)
-        gone = [self.models.pop(incarnation) for incarnation in self.models.keys() - wanted.keys()]
-        for incarnation in wanted.keys() - self.models.keys():
-            self.models[incarnation] = self._make(*wanted[incarnation])
-            self.load(self.models[incarnation])
-        return gone
+            if coming is not None and coming.config is not None and coming.keys.incarnation not in self.models:
+                self.models[coming.keys.incarnation] = model = self._make(coming, living.origin)
+                self.load(model)
+
+    def abandoned(self, catalog: Catalog) -> list[ReplicatedModel]:
+        """Return the models that the catalog does not have any more."""
+        known = {keys.incarnation for keys in catalog.incarnations()}
+        return [model for incarnation, model in self.models.items() if incarnation not in known]
 
     def is_loading(self, model: ReplicatedModel) -> bool:
         return model.incarnation in self._tasks

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.log.events import PrepareVersionEvent
-from abound.replica.announcements import AnnouncementFollower
 from abound.state.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
 from abound.store.client import Store
-from abound.store.lease import ACTIVATION
-from abound.tasks import cancel_and_wait
+from abound.store.lease import ACTIVATION, read_payloads
+from abound.tasks import cancel_and_wait, wait_for_event
 from abound.versions import versions as versions
 from abound.versions.card import is_id
 from abound.versions.versions import LoadedVersion
@@ -34,11 +34,13 @@ from abound_core.errors import (
     ArtifactsUnavailable,
     Corrupted,
     MemoryLimitExceeded,
+    StoreUnavailable,
     UnknownVersion,
 )
 
 log = structlog.get_logger(__name__)
 
+POLL_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 DELETED_SECONDS = 5.0  # interval of the check whether loaded versions were deleted
 
@@ -59,14 +61,11 @@ class ServingParams:
         Most bytes of versions in memory, including the active ones.
     threads : int
         Threads that rank by versions, so that the event loop stays free.
-    waiting : int
-        Most requests that wait for a thread that ranks by versions; further ones are refused with 503.
     """
 
     loaded: int = 8
     loaded_bytes: int = 8 * 2**30
     threads: int = 2
-    waiting: int = 128
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -74,7 +73,7 @@ class ServingParams:
                 raise ValueError(f"{name} must be more than 0")
 
 
-class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
+class LoadedVersions:
     """The loaded versions of all models of a replica. ``ReplicatedModel.versions`` says which each model has."""
 
     def __init__(
@@ -84,8 +83,11 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
         models: Mapping[str, ReplicatedModel],
         params: ServingParams,
     ) -> None:
-        super().__init__(store, models, ACTIVATION, PrepareVersionEvent)
+        self._store = store
+        self._models = models
         self._artifacts = artifacts
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # at most one for each model
+        self._poll_due = asyncio.Event()
         self._params = params
         self._one_at_a_time = asyncio.Lock()
         self._loaded: dict[tuple[str, str], LoadedVersion] = {}  # the most recently used one last
@@ -120,8 +122,18 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
                 self.on_halt(by, missing)
 
     async def stop(self) -> None:
-        await super().stop()
-        await cancel_and_wait(*self._loading.values())
+        await cancel_and_wait(*self._tasks.values(), *self._loading.values())
+
+    async def run(self) -> None:
+        """Follow the activations that are announced in the payloads of leases, before they are in the log."""
+        while True:
+            await wait_for_event(self._poll_due, POLL_SECONDS)
+            self._poll_due.clear()
+            with contextlib.suppress(StoreUnavailable):
+                await self._poll()
+
+    def poll_soon(self) -> None:
+        self._poll_due.set()
 
     async def wait_loaded(self) -> None:
         if self._loading:
@@ -164,7 +176,11 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
     # internals
 
     async def _poll(self) -> None:
-        await super()._poll()
+        models = [model for model in self._models.values() if model.failure is None]
+        found = await read_payloads(self._store, [one.keys for one in models], ACTIVATION, PrepareVersionEvent)
+        for model, event in zip(models, found, strict=True):
+            if model.halted is None and model.ready:
+                self._on_announcement(model, event)
         self._unload_until_fits(0)
         now = asyncio.get_running_loop().time()
         if now - self._checked_for_deleted >= DELETED_SECONDS:
@@ -180,8 +196,21 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
         if asyncio.get_running_loop().time() - failed >= RETRY_SECONDS:
             self._start(model, self._prepare(model, event))
 
+    def _start(self, model: ReplicatedModel, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as the task of a model; cancel the one before."""
+        before = self._tasks.pop(model.name, None)
+        if before is not None:
+            before.cancel()
+        task = self._tasks[model.name] = asyncio.create_task(work, name=f"loading a version of {model.name}")
+        task.add_done_callback(lambda done: self._ended(model.name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("preparing an activation failed", model=name, exc_info=task.exception())
+
     async def _unload_deleted(self) -> None:
-        """Unload deleted versions, since a forget waits for that."""
         artifacts = self._artifacts
         for model in [*self._models.values()]:
             loose = [name for name in model.versions or () if not self._is_needed(model, name)]

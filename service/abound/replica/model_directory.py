@@ -129,6 +129,10 @@ class ModelDirectory:
         if name == DEFAULT_MODEL:
             last = await self.create_default()
         await self._wait_until_read(last, timeout)
+        living = self._follower.catalog.get(name)
+        if living is not None and Offset.of_entry(living.keys.incarnation) < last:  # it was replaced meanwhile
+            await self.delete(name, timeout)
+            return
         await snapshots.delete_incarnation(self._store, model.keys)
 
     async def create_default(self) -> Offset:

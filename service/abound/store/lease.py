@@ -22,15 +22,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from abound.store.client import Store, store_errors
 from abound.store.key_names import ModelKeys
+from abound.store.server_info import CLOSED
 from abound.tasks import cancel_and_wait, do_nothing, forever, wait_until
-from abound_core.errors import Conflict, StoreUnavailable
+from abound_core.errors import Conflict, StoreRefused, StoreUnavailable
 from abound_core.types import START, Offset
 
 LEASE_SECONDS = 15.0
@@ -99,6 +100,17 @@ return at
 """
 
 
+@contextlib.contextmanager
+def refuses_closed(keys: ModelKeys) -> Iterator[None]:
+    """Raise Conflict if the store refuses an entry because the log is closed."""
+    try:
+        yield
+    except StoreRefused as error:
+        if CLOSED not in str(error):
+            raise
+        raise Conflict(f"the model {keys.name} is being replaced; try again when that has ended") from None
+
+
 class LeaseLost(Conflict):
     def __init__(self) -> None:
         super().__init__("this took too long, and another process has begun meanwhile; try again")
@@ -152,7 +164,7 @@ class Lease:
         """
         names = (self.fence, self.keys.log, self.keys.key(record))
         words = (self.token, *entry, after.entry, *(word for field in fields.items() for word in field))
-        with store_errors():
+        with refuses_closed(self.keys), store_errors():
             at = await self._store.client.eval(_APPEND, len(names), *names, *words)
         if at == 0:
             self._lose()

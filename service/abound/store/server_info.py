@@ -140,6 +140,10 @@ class ServerInfo(NamedTuple):
         )
 
 
+CLOSED = "exhausted the last possible ID"
+"""In the reply to XADD of a stream that is closed (``abound/log/closing.py``)."""
+
+
 def refusal_of(error: Exception) -> str:
     return FULL if "used memory > 'maxmemory'" in str(error) else f"the store refused: {error}"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from abound.log.events import ActivateEvent, LearnEvent
-from abound.replica import announcements, heartbeat
+from abound.replica import heartbeat, loaded_versions
 from abound.store.lease import LeaseLost, acquire
 from abound.versions import activation
 from abound.versions.card import Card
@@ -17,7 +17,7 @@ from abound.versions.promotion import challengers, standings
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
 from abound.versions.promotion.gate import reason_of
-from abound.versions.promotion.scoring import DEPTH, rank_in
+from abound.versions.promotion.scoring import DEPTH
 from abound.versions.promotion.standings import PURPOSE
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict
@@ -25,6 +25,7 @@ from abound_core.model.active_version import LIVE
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel, warmup
 from abound_core.promotion_rule import Contest, Decision, GateParams
+from abound_core.rank_sums import rank_in
 from abound_core.types import START
 from tests.support.contest_streams import (
     GATE,
@@ -48,7 +49,7 @@ NEVER = GateParams(min_events=10**6)
 @pytest.fixture
 async def lab(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
     warmup()
-    monkeypatch.setattr(announcements, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(loaded_versions, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
     lab = Lab(server, tmp_path)
     await lab.open()

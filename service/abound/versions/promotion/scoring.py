@@ -88,11 +88,6 @@ class ScoredModel(ReplicatedModel):
         return applying
 
 
-def rank_in(labels: Sequence[str], true: Set[str]) -> int:
-    """Return the position, from 1, of the first true label; 0 if there is none."""
-    return next((place for place, label in enumerate(labels, 1) if label in true), 0)
-
-
 def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[list[str]]:
     rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
     labels, starts = loaded.fitted.labels, rankings.starts.tolist()
