@@ -16,7 +16,6 @@ from abound.datasets.repository import CHECK_SECONDS
 from abound.history import garbage, pins
 from abound.jobs import dispatcher, job_process
 from abound.processes import kernel_compiler, supervisor
-from abound.replace import adoption
 from abound.replica import heartbeat, model_directory, replica
 from abound.settings import Settings
 from abound.state.replica_status import FRESH_SECONDS, SILENT_SECONDS, STALE_SECONDS
@@ -75,7 +74,7 @@ def test_a_replica_is_silent_later_than_it_is_late() -> None:
     """Until then an activation waits for it; its status stays for operators much longer."""
     assert FRESH_SECONDS < SILENT_SECONDS < STALE_SECONDS
     # By then a replica that was killed a moment ago counts as gone.
-    assert min(heartbeat.CLEAR_TICKS * heartbeat.TICK_SECONDS, adoption.KNOWN_SECONDS) > FRESH_SECONDS
+    assert heartbeat.CLEAR_TICKS * heartbeat.TICK_SECONDS > FRESH_SECONDS
 
 
 def test_a_version_is_published_after_activations_that_take_their_whole_time() -> None:

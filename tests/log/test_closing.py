@@ -23,11 +23,12 @@ from abound.log.events import (
     ReplacementPrepared,
     encode,
 )
-from abound.log.stream import CLOSED_REFUSAL, tail
+from abound.log.stream import tail
 from abound.replica.replica import Replica
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.store.lease import REPLACEMENT, LeaseLost, acquire
+from abound.store.server_info import CLOSED
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, NotReady
 from abound_core.types import Offset
@@ -58,7 +59,7 @@ async def test_a_closed_log_takes_no_entry_until_it_is_opened(store: Store) -> N
     async with acquire(store, living.keys, purpose=REPLACEMENT) as lease:
         new = await begin(store, living, lease)
         at = await close_log(store, lease, await ends(store, living.keys), LAST)
-        with pytest.raises(redis.exceptions.ResponseError, match=CLOSED_REFUSAL):
+        with pytest.raises(redis.exceptions.ResponseError, match=CLOSED):
             await store.client.xadd(living.keys.log, {"e": "late", "c": "late"})
         assert await close_log(store, lease, at, LAST) == at  # its reply was lost, and it is repeated
         assert (await tail(store, living.keys.log))[:2] == (at, 6)

@@ -122,7 +122,7 @@ def undo_replacement(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Undo the last refit, restore or import of a model. Keep what it has learned since.
+    """Undo the last refit, restore or undo of a model. Keep what it has learned since.
 
     Submits the job `undo`, and waits until it has ended.
     """

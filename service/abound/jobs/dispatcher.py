@@ -56,7 +56,7 @@ class JobDispatcher:
         tasks = [
             asyncio.create_task(one)
             for one in (
-                # one job of each kind at a time, so that a fit does not delay a rebuild
+                # one job of each kind at a time, so that a fit does not delay a refit
                 *map(self._run_kind, self._settings.job_kinds),
                 self._check_jobs_repeatedly(),
             )

@@ -204,7 +204,7 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
   }
 
   async function undo() {
-    if (!(await confirmed(`Undo the last replacement of ${model}?`, "The model is again as it was before its last refit, restore or import, with all that it has learned since.", "Undo it"))) return;
+    if (!(await confirmed(`Undo the last replacement of ${model}?`, "The model is again as it was before its last refit, restore or undo, with all that it has learned since.", "Undo it"))) return;
     await replace("undo", { reason: "undone on the page" });
   }
 

@@ -2,7 +2,7 @@
 
 A version does not change, so it may rank an instance at any time. The index changes with each instance, so it
 must rank immediately before learning. ``RankingProxy`` therefore ranks inside the ordinary apply path. Records
-that this path skips, such as repeats and redacted requests, are not scored.
+that this path skips, such as repeats and emptied requests, are not scored.
 """
 
 from __future__ import annotations
