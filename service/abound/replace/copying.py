@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +21,7 @@ from abound.log import stream
 from abound.log.catalog import CatalogModel
 from abound.log.events import APPLY_VERSION, ActivateEvent, BoundaryEvent, Entry, LearnEvent, element_of
 from abound.log.stream import Element, Trim, entry_size
+from abound.replace.context import ReplaceContext
 from abound.replica import predictions
 from abound.state import snapshots, state_files
 from abound.state.position import Position
@@ -38,9 +38,6 @@ from abound_core.instances.record import record_ends
 from abound_core.model.active_version import LIVE
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
-
-if TYPE_CHECKING:
-    from abound.replace.replace import ReplaceContext
 
 Gone = list[bool]  # for each request of an entry, whether it is left out
 
