@@ -132,6 +132,7 @@ class Copy:
             raise AssertionError("a past has a state")
         # A replay from the start of history begins with the configuration that the source began with.
         self.config: ModelConfig = past.model.live.config if past.source is None else past.source.config
+        self._was_live = past.model.live.serving.is_live
         self._context = context
         self._store = context.store
         self._artifacts = context.artifacts
@@ -174,10 +175,14 @@ class Copy:
         """Copy what the closed log has left, up to its last entry at ``at``. May be repeated."""
         await self._copy_versions()
         await self._copy_predictions(is_last=True)
+        # A replacement does not change which version is active. The state may be of a time when it was another one.
         active = await read_active(self._store, self._living.keys)
+        is_gone = active.version not in (LIVE, *self._versions)
         last: ActivateEvent | BoundaryEvent = BoundaryEvent(self._new.incarnation)
-        if active.version not in (LIVE, *self._versions):
+        if is_gone:
             last = ActivateEvent(self._new.incarnation, LIVE, "", "the version was fitted on events that are forgotten")
+        elif active.version != LIVE or not self._was_live:
+            last = ActivateEvent(self._new.incarnation, active.version, active.digest, "active when it was replaced")
         reading = full_log.read_entries(
             self._store, self._artifacts, self._living.keys, self._copied, params=self._context.log
         )
@@ -187,7 +192,7 @@ class Copy:
                 await self._append(copied)
         await self._append([element_of(at.entry.encode(), Entry(APPLY_VERSION, b"", 0, last))])
         self._copied = at
-        await self._copy_records(None if isinstance(last, BoundaryEvent) else at)
+        await self._copy_records(at if is_gone else None)
 
     async def store_bytes(self) -> int:
         """Return about how many bytes the replaced incarnation has in the store."""
