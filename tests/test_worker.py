@@ -21,13 +21,17 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import worker_status
 from abound.history.replay import compact
 from abound.log.catalog import CatalogModel, read_catalog
+from abound.log.closing import append_fenced, close_log
+from abound.log.events import APPLY_VERSION, BoundaryEvent, Entry, ReplacementBegun
 from abound.log.stream import LogGone, LogParams, trim_of
+from abound.replace.replace import end_abandoned
 from abound.replica.replica import Replica, ReplicaParams
 from abound.state import schedule, snapshots
 from abound.state.snapshots import SnapshotParams
 from abound.state.state_image import StateManifest
 from abound.store import expiring
 from abound.store.client import Store
+from abound.store.lease import REPLACEMENT, acquire
 from abound.worker import Worker
 from abound_core.errors import NotReady, StoreRefused, StoreUnavailable, UnknownOffset
 from abound_core.types import START
@@ -365,6 +369,27 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     assert {newer, b"other"} < left
     assert {key for key in kept if b"lease" not in key} <= left
     assert (await snapshots.read_manifests(replica.store, keys))[0] == made
+
+
+async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(
+    server: Server, start_replica: StartReplica, work: Work
+) -> None:
+    """Its log was closed already: requests to learn are refused until the worker opens it again."""
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(10))
+    store, keys = replica.store, replica.model("default").keys
+    async with acquire(store, keys, purpose=REPLACEMENT) as lease:
+        await append_fenced(store, lease, ReplacementBegun(keys.name, keys.incarnation))
+        await close_log(store, lease, replica.model("default").offset, Entry(APPLY_VERSION, b"", 0, BoundaryEvent("")))
+        assert not await end_abandoned(store, await read_catalog(store), "default")
+        assert (await read_catalog(store)).coming  # its process is alive
+    work.start()
+    async with asyncio.timeout(60):
+        while (await read_catalog(store)).coming:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await replica.learn("default", drafts(5, 2))
+    assert replica.model("default").live.n_learned == 15
+    assert not await end_abandoned(store, await read_catalog(store), "default")
 
 
 async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_replica: StartReplica) -> None:

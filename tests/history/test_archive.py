@@ -19,7 +19,7 @@ from abound.history.retention import (
 )
 from abound.log import stream
 from abound.log.catalog import read_catalog
-from abound.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
+from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.log.stream import Element, Trim
 from abound.state import snapshots
 from abound.state.state_image import MANIFEST
@@ -177,16 +177,6 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
     made = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert made.live.n_learned == len(model.every)
     assert (await model.archive(HistoryParams())).end == grown.end
-
-
-def test_an_adoption_is_told_from_other_entries() -> None:
-    def element(event: AdoptEvent | LearnEvent) -> tuple[bytes, list[bytes]]:
-        payload, checksum = encode(Entry(APPLY_VERSION, b"01234567", 2**40, event))
-        return b"5-0", [b"e", payload, b"c", checksum]
-
-    assert adoption_after(element(AdoptEvent("a" * 16, "i" * 16, "3-1.4", "d"))) == Offset(3, 1, 4)
-    with pytest.raises(Corrupted):
-        adoption_after((b"5-0", [b"e", b"adopt", b"c", b""]))
 
 
 async def test_a_late_compactor_damages_nothing(model: Archived) -> None:

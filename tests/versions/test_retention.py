@@ -22,7 +22,6 @@ from abound.jobs.record import Job
 from abound.jobs.record import new_id as job_id
 from abound.jobs.repository import JobRepository
 from abound.log.catalog import read_catalog
-from abound.replace import erase
 from abound.store import expiring
 from abound.store.client import Store
 from abound.versions import activation
@@ -72,7 +71,7 @@ async def test_a_committed_version_waits_for_its_job_until_that_has_ended(lab: L
     keys, jobs = (await lab.living()).keys, JobRepository(lab.store)
     waiting, ended = [await write_small(lab.artifacts, keys, fitted("a"), whole=False) for _ in range(2)]
     for card in (ended, waiting):
-        await jobs.submit(Job(id=job_id(), state="queued", model=keys.name, incarnation="1-0", method="m", kind="fit"))
+        await jobs.submit(Job(id=job_id(), state="queued", model=keys.name, origin="1-0", method="m", kind="fit"))
         job = await jobs.claim("fit", "a worker")
         assert job is not None
         assert await jobs.commit(job, versions.folder(keys, card.id))
@@ -130,7 +129,7 @@ async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, art
     assert await versions.ids(artifacts, KEYS) == [made[1].id]
 
 
-@pytest.mark.parametrize("way", ["delete", "retain", "forget"])
+@pytest.mark.parametrize("way", ["delete", "retain"])
 async def test_what_is_entered_while_it_is_deleted_keeps_no_place(
     store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -145,13 +144,8 @@ async def test_what_is_entered_while_it_is_deleted_keeps_no_place(
     monkeypatch.setattr(artifacts, "clear", late)
     if way == "delete":
         await version_retention.delete(store, artifacts, KEYS, cards[0].id)
-    elif way == "retain":
-        assert await version_retention.retain(store, artifacts, KEYS, 1) == [cards[0].id]
     else:
-        place = cast(
-            Any, SimpleNamespace(store=store, artifacts=artifacts, keys=KEYS, prepare_seconds=1, checkpoint=None)
-        )
-        assert await erase._deleted(place, [cards[0].id], "a test")
+        assert await version_retention.retain(store, artifacts, KEYS, 1) == [cards[0].id]
     assert await versions.ids(artifacts, KEYS) == [cards[1].id]
     assert await challengers.list_challengers(store, KEYS) == []
 
@@ -236,15 +230,6 @@ async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Art
     await artifacts.clear(versions.folder(KEYS, begun.id))
     with pytest.raises(VersionDeleted, match="was deleted before its job ended"):
         await activation.publish(store, artifacts, KEYS, begun.id)
-
-
-async def test_a_forgetting_finds_what_is_not_published(store: Store, artifacts: ArtifactStore) -> None:
-    place = cast(Any, SimpleNamespace(artifacts=artifacts, keys=KEYS))
-    older = await begin(artifacts, data_range={"after": None, "until": "5-0.0"})
-    newer = await begin(artifacts, data_range={"after": None, "until": "50-0.0"})
-    unclear = await write(artifacts, fit("frequency"), data_range={"after": None, "until": "not an offset"})
-    assert await erase.versions_fitted_since(place, Offset.parse("10-0.0")) == sorted([newer.id, unclear.id])
-    assert older.id in await erase.versions_fitted_since(place, Offset.parse("1-0.0"))
 
 
 async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: ArtifactStore) -> None:

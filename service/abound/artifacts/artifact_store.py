@@ -291,9 +291,7 @@ class ArtifactStore:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-        # The directory entries must be on disk too, including those of new folders.
-        for folder in {target.parent, *(folder.parent for folder in new)}:
-            sync_folder(folder)
+        _sync_entries(target, new)
 
     def _link(self, path: str, new: str) -> None:
         if not self.is_directory:
@@ -301,17 +299,16 @@ class ArtifactStore:
             self._filesystem.cp_file(path, new)
             return
         target = Path(new)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        made = [folder for folder in target.parents if not folder.exists()]
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             target.hardlink_to(path)
         except FileExistsError:
             return
         except OSError:  # the file system has no links
-            if not Path(path).exists():
-                raise
             self._write(new, Path(path).read_bytes())
             return
-        sync_folder(target.parent)
+        _sync_entries(target, made)
 
     def _upload(self, path: str, pieces: Iterable[bytes | memoryview]) -> None:
         self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -409,6 +406,12 @@ def _opened(path: Path) -> tuple[BinaryIO, list[Path]]:
     raise ArtifactsUnavailable(
         f"the folder {path.parent} is deleted again and again while a file is created in it; try again"
     )
+
+
+def _sync_entries(path: Path, new: list[Path]) -> None:
+    """Put the directory entries of a file and of the folders created for it on disk."""
+    for folder in {path.parent, *(folder.parent for folder in new)}:
+        sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:
