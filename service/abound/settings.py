@@ -148,9 +148,6 @@ class Settings(BaseSettings):
     undo_seconds: float = Field(
         7 * 86_400.0, ge=0, description="how long a replaced model is kept, so that the replacement can be undone"
     )
-    undo_bytes: int = Field(
-        1024 * MIB, ge=0, description="most bytes in the store of a replaced model that is kept; 0: none is kept"
-    )
     max_staleness: float | None = Field(None, gt=0, description="seconds without the log after which /readyz fails")
 
     keep_alive_seconds: int = Field(

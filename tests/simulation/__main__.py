@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from tests.simulation.history import run
+from tests.simulation.replacing import KINDS
 
 EVERY = 200
 """Histories between two lines of progress."""
@@ -37,10 +38,14 @@ def main() -> int:
     if not options.trace:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     began = time.process_time()
-    learned = lost = 0
+    learned = lost = opened = discarded = 0
+    replaced = dict.fromkeys(KINDS, 0)
     for seed in range(begin, end):
         outcome = run(seed, trace=options.trace)
         learned, lost = learned + outcome.n_learned, lost + outcome.n_lost
+        opened, discarded = opened + outcome.n_opened, discarded + outcome.n_discarded
+        for kind in KINDS:
+            replaced[kind] += outcome.n_replaced[kind]
         for line in outcome.trace:
             print(line)
         if outcome.broken:
@@ -53,7 +58,8 @@ def main() -> int:
             seconds = (time.process_time() - began) / (seed + 1 - begin)
             print(
                 f"{seed + 1 - begin} histories up to seed {seed}, {seconds * 1000:.1f} ms of processor each, "
-                f"{learned} answers, {lost} commands lost, failed: {failed or 'none'}",
+                f"{learned} answers, {lost} commands lost, replaced {replaced}, {opened} ended unfinished, "
+                f"{discarded} events discarded, failed: {failed or 'none'}",
                 flush=True,
             )
             if options.done is not None:

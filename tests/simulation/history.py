@@ -24,15 +24,19 @@ from typing import Any, NamedTuple
 import fsspec
 
 from abound import worker as worker_module
-from abound.history import garbage
+from abound.history import full_log, garbage
+from abound.history.history import History
 from abound.history.replay import replay
 from abound.log import catalog
-from abound.log.catalog import read_catalog
+from abound.log.catalog import CATALOG_KEY, read_catalog
+from abound.log.events import Entry, IncarnationDropped, decode_catalog_entry, decode_entry
+from abound.log.stream import Trim, entry_size, trimmed_key
 from abound.processes import kernel_compiler
-from abound.replace import adoption
-from abound.replica import memory_budget, storage_status
+from abound.replace import replace as replacing
+from abound.replica import incoming, memory_budget, storage_status
 from abound.replica.replica import Replica
-from abound.store import lease
+from abound.store import lease, replication
+from abound.store.key_names import ModelKeys
 from abound.versions import activation
 from abound.versions import versions as versions
 from abound_core.errors import (
@@ -45,18 +49,20 @@ from abound_core.errors import (
 )
 from abound_core.model.active_version import ServingState
 from abound_core.model.live_model import LiveModel, warmup
+from abound_core.types import START, Offset
 from tests.simulation.activating import ActivatingHost
-from tests.simulation.adopting import AdoptingHost
 from tests.simulation.chaos import Chaos
 from tests.simulation.client import lean
 from tests.simulation.hosts import LOG, Gone, Host, ReplicaHost, WorkerHost
+from tests.simulation.keyspace import Stream, Words
 from tests.simulation.loop import Endless, SimLoop, here
 from tests.simulation.lua import collect
 from tests.simulation.network import Network
-from tests.simulation.promises import Lost, broken_activations, broken_by, stale
-from tests.simulation.requests import DONE, Attempt, Author, registers
+from tests.simulation.promises import Lost, backwards, broken_activations, broken_by, broken_replacements, stale
+from tests.simulation.replacing import KINDS, Plan, ReplacingHost, recorded
+from tests.simulation.requests import DONE, UNKNOWN, Attempt, Author, registers
 from tests.simulation.server import Store
-from tests.simulation.truth import Truth, ends_of, truths_of
+from tests.simulation.truth import Truth, differences, ends_of, truths_of
 from tests.simulation.users import Users
 
 RAGE_SECONDS = 1.5, 2.0
@@ -64,6 +70,8 @@ RAGE_SECONDS = 1.5, 2.0
 CATCH_UP_SECONDS = 20.0
 NOTICE_SECONDS = 4.0
 """Within this a replica learns again after all is well, and has the default model if the store has lost it."""
+MOST_REQUESTS = 20
+"""So many are sent to a replica while the model is replaced after all is well."""
 CUT_BEFORE = 8
 """After so long a connection that has died without a word is known to be dead."""
 
@@ -77,10 +85,12 @@ class Outcome(NamedTuple):
         Promises that were not kept.
     checksum : int
         Of the trace: all that the store was asked and all that users were told.
-    n_learned, n_lost, n_trimmed, n_adopted, n_restored, n_activated, n_in_rows, n_named, n_rejected : int
-        Answers, commands that the store lost, trims of a log, adoptions, events that were taken back by them,
-        activations, models in rows, registered and rejected labels at the end: so that it can be seen that something
-        happened.
+    n_replaced : dict of int by kind
+        Replacements of a model that came to their end.
+    n_learned, n_lost, n_trimmed, n_opened, n_discarded, n_activated, n_in_rows, n_named, n_rejected : int
+        Answers, commands that the store lost, trims of a log, unfinished replacements that were ended, events that a
+        replacement has taken back, activations, models in rows, registered and rejected labels at the end: so that it
+        can be seen that something happened.
     trace : list of str
         Empty unless it was asked for.
     """
@@ -92,8 +102,9 @@ class Outcome(NamedTuple):
     n_learned: int
     n_lost: int
     n_trimmed: int
-    n_adopted: int
-    n_restored: int
+    n_replaced: dict[str, int]
+    n_opened: int
+    n_discarded: int
     n_activated: int
     n_in_rows: int
     n_named: int
@@ -120,11 +131,17 @@ class World:
         names = [f"worker{i}" for i in range(rng.choice((0, 1, 1, 2)))]
         self.workers = [WorkerHost(*common, name, self.artifacts_url) for name in names]
         hosts: list[Host] = [*self.replicas, *self.workers]
-        self.adopting = None
-        if self.artifacts_url is not None and rng.random() < 0.4:
-            self.adopting = AdoptingHost(*common, "adopting", self.artifacts_url)
-            self.adopting.rng = random.Random(f"adopting {seed}")
-            hosts.append(self.adopting)
+        self.plans: dict[ModelKeys, Plan] = {}
+        self.replacing: list[ReplacingHost] = []
+        drawing = random.Random(f"replacing {seed}")
+        if self.artifacts_url is not None and drawing.random() < 0.75:
+            for at in range(drawing.choice((1, 1, 2))):
+                own = random.Random(f"replacing {seed} {at}")
+                host = ReplacingHost(*common, f"replacing{at}", self.artifacts_url, rng=own, plans=self.plans)
+                self.replacing.append(host)
+                hosts.append(host)
+        for worker in self.workers:
+            worker.undo_seconds = drawing.choice((7 * 86_400.0, 7 * 86_400.0, 0.5))
         self.activating = None
         choosing = random.Random(f"activating {seed}")
         if self.artifacts_url is not None and choosing.random() < 0.3:
@@ -135,7 +152,7 @@ class World:
         self.chaos = Chaos(seed, self.network, hosts, faults)
         self._n_users, self._n_requests = rng.randint(3, 5), rng.randint(4, 9)
         self._hosts = hosts
-        self.n_restored = 0
+        self.n_discarded = 0
         self.n_in_rows = 0
         self.n_named = 0
         self.n_rejected = 0
@@ -161,29 +178,40 @@ class World:
         await self.chaos.rage(*RAGE_SECONDS, lambda: all(one.done() for one in working))
         self.chaos.heal()
         self.users.hurry()
-        if self.adopting is not None:
-            self.adopting.rest()
+        for host in self.replacing:
+            host.rest()
+            host.only_ends = True
+            if not self.workers:  # somebody has to end what was begun
+                host.go_on()
         if self.activating is not None:
             self.activating.rest()
         await asyncio.gather(*working)
         broken = await self._catch_up()
         if not broken:
             broken = await self._learn_once_more()
-        if not broken and self.adopting is not None:
-            broken = await self._adopt_once_more(self.adopting)
+        if not broken and self.replacing:
+            broken = await self._replace_once_more(self.replacing[0])
         if not broken and self.activating is not None:
             broken = await self._activate_once_more(self.activating)
         if not broken:
             await asyncio.sleep(max(0.0, self.network.quiet_at - self.loop.time()))
             broken = await self._catch_up()
-        truths = truths_of(self.store.history, self.adopting.restored if self.adopting is not None else {})
-        self.n_restored = sum(len(gone) for truth in truths.values() for _, gone in truth.undone)
+        truths = truths_of(self.store.history, self.plans)
+        self.n_discarded = sum(
+            len(one.before.facts.keys() - one.facts.keys())
+            for truth in truths.values()
+            for one in truth.all
+            if one.before is not None
+        )
         self.n_in_rows = sum(truth.live.index.in_rows for truth in truths.values())
         self.n_named = sum(len(truth.live.details) for truth in truths.values())
         self.n_rejected = sum(truth.live.stats()["feedback"]["rejected"] for truth in truths.values())
         lost = Lost(self.store.lost)
         broken += broken_by(self.users.requests, truths, lost)
-        broken += stale(self.users.reads, truths, lost)
+        done = [plan for host in self.replacing for plan in host.done]
+        broken += backwards(self.users.reads, lost)
+        broken += broken_replacements(done, self.plans, truths, lost)
+        broken += stale(self.users.reads, truths, lost, self.network.served)
         if self.activating is not None:
             broken += broken_activations(self.activating.said, truths.get("default", Truth(None)), lost)
         if not broken:
@@ -243,18 +271,31 @@ class World:
     async def _learn_at(self, host: ReplicaHost) -> Attempt:
         return await self.users.attempt(self.users.author.request("default"), host)
 
-    async def _adopt_once_more(self, adopting: AdoptingHost) -> list[str]:
-        """Now that all is well, an index is adopted, or one after the other."""
-        wanted, until = adopting.n_adopted + adopting.rng.choice((1, 1, 2)), self.loop.time() + CATCH_UP_SECONDS
-        adopting.go_on()
-        while adopting.n_adopted < wanted:
+    async def _replace_once_more(self, host: ReplacingHost) -> list[str]:
+        """Now that all is well, the model is replaced, or twice in a row, and every request to learn is answered."""
+        wanted, until = host.n_all + host.rng.choice((1, 1, 2)), self.loop.time() + CATCH_UP_SECONDS
+        host.only_ends = False
+        host.go_on()
+        learning = [asyncio.ensure_future(self._learn_until(one, host, wanted)) for one in self.replicas]
+        while host.n_all < wanted or not host.is_idle:
+            host.only_ends = host.n_all >= wanted
             if self.loop.time() > until and self.chaos.n_set_back:
                 break  # the lease of one that died ends by the store's clock, so it lasts
             if self.loop.time() > until:
-                return [f"no index is adopted after all is well: {adopting.why}"]
+                return [f"no model is replaced after all is well: {host.why}"]
             await asyncio.sleep(0.1)
-        adopting.rest()
-        return []
+        host.rest()
+        return [why for why in await asyncio.gather(*learning) if why is not None]
+
+    async def _learn_until(self, replica: ReplicaHost, replacing: ReplacingHost, wanted: int) -> str | None:
+        for _ in range(MOST_REQUESTS):
+            if not replacing.wanted or replacing.n_all >= wanted:
+                return None
+            attempt = await self._learn_at(replica)
+            if attempt.outcome == UNKNOWN:
+                return f"{replica.name} leaves a request without an answer while the model is replaced: {attempt.why}"
+            await asyncio.sleep(self.users.author.rng.random() * 0.05)
+        return None
 
     async def _activate_once_more(self, activating: ActivatingHost) -> list[str]:
         """Now that all is well, a version is activated."""
@@ -292,7 +333,7 @@ class World:
                         broken.append(f"{host.name} has no model {name}")
                     continue
                 digests[host.name] = digest
-                n_told = sum(not registers(event) for event in truth.facts)
+                n_told = truth.n_extra + sum(not registers(event) for event in truth.facts)
                 if n_learned != n_told:
                     broken.append(f"{host.name} learned {n_learned} times, and the log has {n_told} events")
                 elif learned != _learned_state(truth.live):
@@ -305,6 +346,23 @@ class World:
             digests["history"] = history
             if len(set(digests.values())) > 1:
                 broken.append(f"digests differ: {digests}")
+            broken += self._miscounted(name)
+            if self.artifacts_url is not None and not broken:
+                broken += await self.replicas[0].ask(lambda replica, truth=truth: _from_full_log(replica, truth))
+        return broken
+
+    def _miscounted(self, name: str) -> list[str]:
+        """Where the position of a replica, or the record of what was trimmed, does not count the log's entries."""
+        data, broken = self.store.space.data, []
+        for host in self.replicas:
+            assert host.replica is not None
+            model = host.replica.model(name)
+            stream = data.get(model.keys.log, Stream())
+            trim = Trim.parse(data.get(trimmed_key(model.keys.log)))
+            n = trim.n_entries + len(stream.ids)
+            size = trim.log_bytes + sum(entry_size(fields) for fields in stream.fields)
+            if (n, size) != (model.position.n_entries, model.position.log_bytes):
+                broken.append(f"{host.name} counts {model.position} of {name}, and it is {n} with {size} bytes")
         return broken
 
 
@@ -323,6 +381,22 @@ async def _from_history(replica: Replica, name: str) -> str:
                 return f"none: {error}"
             return await rebuilt.compute_digest()
     return "the store is away"
+
+
+async def _from_full_log(replica: Replica, truth: Truth) -> list[str]:
+    """How history and log differ from all that the model has learned."""
+    assert truth.keys is not None
+    for _ in range(CUT_BEFORE):
+        with contextlib.suppress(StoreUnavailable):
+            contents = await History(replica.store, replica.artifacts, truth.keys).manifest()
+            start = START if contents is None else contents.start
+            found: list[tuple[Offset, Entry]] = []
+            async for elements in full_log.read_entries(
+                replica.store, replica.artifacts, truth.keys, start, params=LOG
+            ):
+                found += [(Offset.of_entry(name), decode_entry(fields)) for name, fields in elements]
+            return [*differences(start, found, truth)]
+    return ["the store is away"]
 
 
 def _learned_state(live: object) -> bytes:
@@ -365,6 +439,7 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (secrets, "randbits", lambda n: rng.getrandbits(n)),
         (uuid, "uuid1", lambda: uuid.UUID(int=rng.getrandbits(128))),
         (LiveModel, "apply", _apply_all),
+        (replacing, "Copy", replacing.Copy),
         (memory_budget, "time", clock),
         (storage_status, "time", clock),
         (os, "getpid", lambda: here().pid),
@@ -372,7 +447,11 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (kernel_compiler, "load", lambda: None),
         (kernel_compiler, "wait_for_groups", _wait_for_nothing),
         (catalog, "GROWN_ENTRIES", 2),
-        (adoption, "RETRY_SECONDS", 0.1),
+        (replacing, "RETRY_SECONDS", 0.1),
+        (replacing, "APPEND_SECONDS", 3.0),
+        (replacing, "SWITCH_SECONDS", 0.5),
+        (incoming, "RETRY_SECONDS", 0.2),
+        (replication, "REPLICATION_SECONDS", 2.0),
         (activation, "RETRY_SECONDS", 0.1),
         (activation, "APPEND_SECONDS", 3.0),
         (versions, "libraries", dict),
@@ -401,11 +480,17 @@ def _warm() -> None:
     gc.freeze()
 
 
+def _xadds(store: Store) -> Iterator[Words]:
+    for effects in store.history:
+        yield from (words for words in effects if words[0] == b"XADD")
+
+
 def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> Outcome:
     """Run the history of a seed; with ``faults`` these strike instead of those that the seed has chosen."""
     with _without_the_world(seed):
         loop = SimLoop(seed)
         world = World(seed, loop, faults)
+        replacing.Copy = recorded(world.replacing)
         if trace:
             world.network.trace = []
         try:
@@ -416,6 +501,7 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
     world.forget()
     collect()
     learned = sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts)
+    changes = [decode_catalog_entry(words[3:]).event for words in _xadds(world.store) if words[1] == CATALOG_KEY]
     trimmed = sum(words[0] == b"XTRIM" for effects in world.store.history for words in effects)
     return Outcome(
         seed,
@@ -425,8 +511,9 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
         learned,
         len(world.store.lost),
         trimmed,
-        world.adopting.n_adopted if world.adopting is not None else 0,
-        world.n_restored,
+        {kind: sum(host.n_replaced[kind] for host in world.replacing) for kind in KINDS},
+        sum(isinstance(event, IncarnationDropped) for event in changes),
+        world.n_discarded,
         len(world.activating.said) if world.activating is not None else 0,
         world.n_in_rows,
         world.n_named,

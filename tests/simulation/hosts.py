@@ -173,10 +173,11 @@ class WorkerHost(Host):
     """Where a worker runs."""
 
     worker: Worker | None = None
+    undo_seconds = 7 * 86_400.0
 
     async def serve(self) -> None:
         store = Store(URL, QUICK)
         jobs: Any = NoJobs()
-        self.worker = Worker(store, SNAPSHOTS, LOG, self.artifacts, HISTORY, jobs=jobs)
+        self.worker = Worker(store, SNAPSHOTS, LOG, self.artifacts, HISTORY, jobs=jobs, undo_seconds=self.undo_seconds)
         await self.worker.run()
         await store.close()

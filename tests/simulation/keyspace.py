@@ -35,6 +35,13 @@ class Stream:
         self.last_deleted: Id = (0, 0)
         self.added = 0
 
+    def copy(self) -> Stream:
+        """Another stream with the same elements."""
+        new = Stream()
+        new.ids, new.fields = list(self.ids), list(self.fields)
+        new.last, new.last_deleted, new.added = self.last, self.last_deleted, self.added
+        return new
+
     def between(self, first: Id, last: Id) -> range:
         """The places of the elements from one id to another."""
         return range(bisect_left(self.ids, first), bisect_right(self.ids, last))
@@ -42,6 +49,10 @@ class Stream:
     def element(self, at: int) -> list[Any]:
         """An element as a reply."""
         return [name_of(self.ids[at]), self.fields[at]]
+
+
+class SortedSet(dict[bytes, float]):
+    """Members and their scores."""
 
 
 class Keyspace:
@@ -303,6 +314,43 @@ def _flushall(space: Keyspace, words: Words) -> Any:
     return OK
 
 
+@command(b"COPY")
+def _copy(space: Keyspace, words: Words) -> Any:
+    source, target = words[1:3]
+    if [word.upper() for word in words[3:]] not in ([], [b"REPLACE"]):
+        raise NotImplementedError("options of COPY")
+    if source == target:
+        raise Refused("ERR source and destination objects are the same")
+    if not space.exists(source):
+        return 0
+    if space.exists(target):
+        if len(words) == 3:
+            return 0
+        space.drop(target)
+    value = space.data[source]
+    space.data[target] = value if isinstance(value, bytes) else value.copy()
+    if isinstance(value, SortedSet):
+        space.data[target] = SortedSet(value)
+    space.expiry.pop(target, None)
+    if source in space.expiry:
+        space.expiry[target] = space.expiry[source]
+    space.did(b"COPY", source, target, b"REPLACE")
+    return 1
+
+
+@command(b"MEMORY")
+def _memory(space: Keyspace, words: Words) -> Any:
+    """MEMORY USAGE, about: what an element takes hangs on the machine."""
+    if words[1].upper() != b"USAGE":
+        raise NotImplementedError("another MEMORY")
+    if not space.exists(words[2]):
+        return None
+    value = space.data[words[2]]
+    if isinstance(value, Stream):
+        return 64 + sum(len(word) for fields in value.fields for word in fields)
+    return 64 + len(value)
+
+
 # --- hashes, lists, sets
 
 
@@ -394,6 +442,17 @@ def _lrange(space: Keyspace, words: Words) -> Any:
     return value[max(0, first) : last + 1] if last >= 0 else []
 
 
+@command(b"LTRIM")
+def _ltrim(space: Keyspace, words: Words) -> Any:
+    value = space.get(words[1], list)
+    if value is not None:
+        value[:] = _lrange(space, words)
+        space.did(*words)
+        if not value:
+            space.drop(words[1])
+    return OK
+
+
 @command(b"LREM")
 def _lrem(space: Keyspace, words: Words) -> Any:
     if words[2] != b"0":
@@ -440,6 +499,26 @@ def _sismember(space: Keyspace, words: Words) -> Any:
     return int(words[2] in (space.get(words[1], set) or ()))
 
 
+@command(b"ZADD")
+def _zadd(space: Keyspace, words: Words) -> Any:
+    value = space.make(words[1], SortedSet)
+    before = len(value)
+    value.update((member, float(score)) for score, member in zip(words[2::2], words[3::2], strict=True))
+    space.did(*words)
+    return len(value) - before
+
+
+@command(b"ZCARD")
+def _zcard(space: Keyspace, words: Words) -> Any:
+    return len(space.get(words[1], SortedSet) or ())
+
+
+@command(b"ZSCORE")
+def _zscore(space: Keyspace, words: Words) -> Any:
+    score = (space.get(words[1], SortedSet) or {}).get(words[2])
+    return None if score is None else b"%g" % score
+
+
 # --- streams
 
 
@@ -453,10 +532,14 @@ def _xadd(space: Keyspace, words: Words) -> Any:
             return None
         words = [*words[:2], *words[3:]]
     last = stream.last if stream is not None else (0, 0)
+    if last == LAST:
+        raise Refused("ERR The stream has exhausted the last possible ID, unable to add more items")
     if words[2] == b"*":
         entry = (space.now_ms, 0) if space.now_ms > last[0] else (last[0], last[1] + 1)
     else:
         entry = id_of(words[2])
+        if entry == (0, 0):
+            raise Refused("ERR The ID specified in XADD must be greater than 0-0")
         if entry <= last:
             raise Refused("ERR The ID specified in XADD is equal or smaller than the target stream top item")
     stream = space.make(words[1], Stream)
@@ -467,6 +550,23 @@ def _xadd(space: Keyspace, words: Words) -> Any:
     space.touched.add(words[1])
     space.effects.append([words[0], words[1], name_of(entry), *words[3:]])
     return name_of(entry)
+
+
+@command(b"XSETID")
+def _xsetid(space: Keyspace, words: Words) -> Any:
+    if len(words) > 3:
+        raise NotImplementedError("options of XSETID")
+    entry = id_of(words[2])
+    stream = space.get(words[1], Stream)
+    if stream is None:
+        raise Refused("ERR no such key")
+    if entry < stream.last_deleted:
+        raise Refused("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
+    if stream.ids and entry < stream.ids[-1]:
+        raise Refused("ERR The ID specified in XSETID is smaller than the target stream top item")
+    stream.last = entry
+    space.did(b"XSETID", words[1], name_of(entry))
+    return OK
 
 
 @command(b"XLEN")

@@ -171,6 +171,8 @@ class Network:
         How often each fault strikes, a message.
     slow : dict of Process to time
         Until when nothing passes between it and the store.
+    served : dict of time by incarnation
+        From when on a store said that this incarnation of a model is served.
     """
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
@@ -178,6 +180,7 @@ class Network:
         self.rng = random.Random(f"network {seed}")
         self.rates: dict[str, float] = {}
         self.slow: dict[Process, float] = {}
+        self.served: dict[str, float] = {}
         self.base = 0.0002
         self.fsync = 0.0005
         self.store: Store | None = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 from abound.log.append_group import LearnOutcome
+from abound.log.catalog import CATALOG_KEY
 from abound.log.events import LearnEvent
 from abound.store.key_names import ModelKeys
 from abound_core.types import Offset
+from tests.simulation.replacing import Plan
 from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request
 from tests.simulation.server import Loss
 from tests.simulation.truth import Truth, entry_of, events_of
@@ -19,6 +22,7 @@ class Lost:
     def __init__(self, losses: list[Loss]) -> None:
         self._by_event: dict[int, list[tuple[Offset, Loss]]] = {}
         self._entries: set[Offset] = set()
+        self.has_catalog = any(words[:2] == [b"XADD", CATALOG_KEY] for loss in losses for words in loss.effects)
         for loss in losses:
             for words in loss.effects:
                 entry = entry_of(words)
@@ -27,7 +31,7 @@ class Lost:
                 at = Offset.of_entry(words[2])
                 self._entries.add(at)
                 if isinstance(entry.event, LearnEvent):
-                    for position, event in enumerate(events_of(entry.event)):
+                    for position, event in events_of(entry.event).items():
                         self._by_event.setdefault(event, []).append((at._replace(position=position), loss))
 
     def excuses(self, event: int, offset: Offset, level: str) -> bool:
@@ -56,21 +60,24 @@ def _may_lose(level: str, reason: str, policy: str) -> bool:
 def broken_by(requests: list[Request], truths: dict[str, Truth], lost: Lost) -> Iterator[str]:
     """What requests were told that is not so."""
     for truth in truths.values():
-        if truth.twice:
-            yield f"learned more than once: {truth.twice}"
+        for one in truth.all:
+            if one.twice:
+                yield f"learned more than once: {one.twice}"
+            yield from one.wrong
     for request in requests:
         truth = truths.get(request.model) or Truth(None)
         outcomes = {attempt.outcome for attempt in request.attempts}
         if outcomes <= {REFUSED}:
-            there = [event for events in request.events for event in events if event in truth.ever]
+            there = [event for events in request.events for event in events if truth.was_learned(event)]
             if there:
                 yield f"{_name(request)}: refused ({request.attempts[-1].why}), but learned: {there}"
         for attempt in request.attempts:
             if attempt.outcome == DONE and attempt.learned is not None:
                 yield from _false_answers(request, attempt, truth, lost)
-        learned = [sum(event in truth.ever for event in events) for events in request.events]
-        if any(0 < n < len(events) for n, events in zip(learned, request.events, strict=True)):
-            yield f"{_name(request)}: learned in part"
+        for one in truth.all:
+            learned = [sum(event in one.facts for event in events) for events in request.events]
+            if any(0 < n < len(events) for n, events in zip(learned, request.events, strict=True)):
+                yield f"{_name(request)}: learned in part"
 
 
 def _false_answers(request: Request, attempt: Attempt, truth: Truth, lost: Lost) -> Iterator[str]:
@@ -85,7 +92,7 @@ def _false_answers(request: Request, attempt: Attempt, truth: Truth, lost: Lost)
             facts = truth.facts_at(event, offset)
             if not facts:
                 if not lost.excuses(event, offset, learned.durability):
-                    where = [str(fact.offset) for fact in truth.ever.get(event, ())] or "nowhere"
+                    where = [str(one.facts[event].offset) for one in truth.all if event in one.facts] or "nowhere"
                     known = " (lost)" if lost.knows(event, offset) else ""
                     said = f"event {event} acknowledged ({learned.durability}) at {offset}"
                     yield f"{who}: {said}, but is at {where}{known}"
@@ -99,8 +106,8 @@ def _said(learned: LearnOutcome, at: int) -> tuple[int, bool]:
     return learned.ranks[at], learned.updated[at]
 
 
-def stale(reads: list[Read], truths: dict[str, Truth], lost: Lost) -> Iterator[str]:
-    """Answers that are older than what they were asked for.
+def stale(reads: list[Read], truths: dict[str, Truth], lost: Lost, served: Mapping[str, float]) -> Iterator[str]:
+    """Answers that are older than what they were asked for, or by an incarnation that was not served.
 
     Where the store has lost a tail, a replica that has not heard of it yet answers from what it has, at an offset that
     is no more; an offset says nothing then.
@@ -109,24 +116,50 @@ def stale(reads: list[Read], truths: dict[str, Truth], lost: Lost) -> Iterator[s
         if read.got < read.asked:
             yield f"read at {read.replica}: asked for {read.asked}, answered at {read.got}"
             continue
+        if served.get(read.incarnation, math.inf) > read.time:
+            yield f"read at {read.replica}: answered by {read.incarnation}, which was not served yet"
         if lost.has_entry(read.got) or lost.knows(read.event, read.asked):
             continue
-        truth = truths.get(read.model) or Truth(None)
+        last = truths.get(read.model) or Truth(None)
+        truth = next((one for one in last.all if one.keys and one.keys.incarnation == read.incarnation), None)
+        if truth is None:  # the store has lost it
+            continue
         if read.version != truth.active_at(read.got):
             yield f"read at {read.replica}: answered by {read.version} at {read.got}, not {truth.active_at(read.got)}"
-        if not read.seen and not any(at <= read.got and read.event in gone for at, gone in truth.undone):
-            yield f"read at {read.replica}: event {read.event} of {read.asked} is not seen at {read.got}"
+        fact = truth.facts.get(read.event)
+        if read.seen != (fact is not None and fact.offset <= read.got):
+            is_seen = "seen" if read.seen else "not seen"
+            yield f"read at {read.replica}: event {read.event} of {read.asked} is {is_seen} at {read.got}"
+
+
+def backwards(reads: list[Read], lost: Lost) -> Iterator[str]:
+    """Answers of a replica at an offset before that of an earlier answer, though the store has lost nothing of it."""
+    newest: dict[tuple[int, str], Read] = {}
+    for read in sorted(reads, key=lambda one: one.time):
+        before = newest.get((read.process, read.model))
+        if before is not None and read.got < before.got and not lost.has_entry(before.got):
+            yield f"read at {read.replica}: answered at {read.got} after {before.got}"
+        newest[(read.process, read.model)] = read
+
+
+def broken_replacements(
+    done: list[Plan], plans: Mapping[ModelKeys, Plan], truths: dict[str, Truth], lost: Lost
+) -> Iterator[str]:
+    """Replacements that were said to be made, and are not."""
+    made = [plans[one.keys] for truth in truths.values() for one in truth.all if one.keys in plans]
+    for plan in done:
+        if not any(plan is one for one in made) and not lost.has_catalog:
+            yield f"replaced, was said, and it is not: {plan}"
 
 
 def broken_activations(said: list[tuple[ModelKeys, str, Offset]], truth: Truth, lost: Lost) -> Iterator[str]:
     """What whoever activated versions was told that is not so; of a model that was lost nothing is left."""
-    if len(set(truth.activations)) < len(truth.activations):
-        yield f"activated more than once: {truth.activations}"
-    for keys, version, at in said:
-        if truth.living is None or truth.living.keys != keys:
-            continue
-        if truth.active_at(at) != version and not lost.has_entry(at):
-            yield f"the version {version} is active since {at}, was said, and it is {truth.active_at(at)}"
+    for one in truth.all:
+        if len(set(one.activations)) < len(one.activations):
+            yield f"activated more than once: {one.activations}"
+        for keys, version, at in said:
+            if keys == one.keys and one.active_at(at) != version and not lost.has_entry(at):
+                yield f"the version {version} is active since {at}, was said, and it is {one.active_at(at)}"
 
 
 def _name(request: Request) -> str:

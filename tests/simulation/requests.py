@@ -99,17 +99,23 @@ class Request:
 
 @dataclass
 class Read:
-    """An answer to a classification that was asked for at an offset or past it.
+    """An answer to a classification that was asked for at an offset or past it, or at any (START).
 
     Attributes
     ----------
     asked, got : Offset
     event : int
-        Acknowledged at ``asked``.
+        Acknowledged at ``asked``, if there is one.
     seen : bool
         Whether the model knew the feature that only this event has.
     model, version : str
         Of which model, and the version that was active.
+    incarnation : str
+        Of the model, that which answered.
+    time : float
+        When.
+    process : int
+        That which answered.
     """
 
     replica: str
@@ -119,6 +125,9 @@ class Read:
     seen: bool
     model: str
     version: str
+    incarnation: str
+    time: float
+    process: int
 
 
 class Author:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import hiredis
 
+from abound.log.catalog import CATALOG_KEY
+from abound.log.events import ModelCreated, ModelReplaced, decode_catalog_entry
 from abound.store.server_info import FSYNC_PATTERN
 from tests.simulation.keyspace import Keyspace, Words, block_of, read
 from tests.simulation.loop import Callback, SimLoop
@@ -29,8 +31,8 @@ TRUE_WAITAOF = (8, 0)
 READ_ONLY = Refused("READONLY You can't write against a read only replica.")
 UNBLOCKED = Refused("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)")
 READS = frozenset(
-    b"CLIENT CONFIG DBSIZE DISCARD EXEC EXISTS GET HEXISTS HGET HGETALL HKEYS HLEN HMGET INFO KEYS LLEN LRANGE MGET "
-    b"MULTI PING PTTL ROLE SCAN SCRIPT SELECT SISMEMBER SMEMBERS STRLEN TIME TTL XINFO XLEN XRANGE XREAD "
+    b"CLIENT CONFIG DBSIZE DISCARD EXEC EXISTS GET HEXISTS HGET HGETALL HKEYS HLEN HMGET INFO KEYS LLEN LRANGE MEMORY "
+    b"MGET MULTI PING PTTL ROLE SCAN SCRIPT SELECT SISMEMBER SMEMBERS STRLEN TIME TTL XINFO XLEN XRANGE XREAD "
     b"XREVRANGE".split()
 )
 """What a server answers that copies another one."""
@@ -144,6 +146,7 @@ class Store:
         self._is_busy = False
         self._loading = False
         self._is_up = False
+        self._is_rewriting = False
         self._forked = 0
         self._inherited = 0
         self._blocked: list[Blocked] = []
@@ -252,7 +255,7 @@ class Store:
         self._inbox.clear()
         self._blocked.clear()
         self._speaking.clear()
-        self._is_busy = False
+        self._is_busy = self._is_rewriting = False
         self._is_up = True
         self._loading = loading > 0
         if loading:
@@ -353,6 +356,8 @@ class Store:
             return [b"slave", b"127.0.0.1", 6379, b"connected", 0] if self.is_copy else [b"master", 0, []]
         if name == b"INFO":
             return self._info(words)
+        if name == b"BGREWRITEAOF":
+            return self._rewrite()
         if name == b"CONFIG":
             said = {b"no-appendfsync-on-rewrite": b"no", b"appendfsync": self.policy.encode()}
             names = said if words[2:] == [FSYNC_PATTERN.encode()] else words[2:3]
@@ -368,14 +373,39 @@ class Store:
     def _remember(self, session: Session) -> None:
         """What has changed becomes a part of the history, as one."""
         if self.space.effects:
+            self._note_served(self.space.effects)
             self.history.append(self.space.effects)
             self.space.effects = []
             session.last_write = len(self.history)
 
+    def _note_served(self, effects: list[Words]) -> None:
+        for words in effects:
+            if words[:2] == [b"XADD", CATALOG_KEY]:
+                event = decode_catalog_entry(words[3:]).event
+                served = self._network.served
+                if isinstance(event, ModelCreated):
+                    served.setdefault(words[2].decode(), self._loop.time())
+                elif isinstance(event, ModelReplaced):
+                    served.setdefault(event.by, self._loop.time())
+
+    def _rewrite(self) -> Any:
+        """Write the file anew: all that is there by then is on disk."""
+        self._is_rewriting = True
+
+        def done() -> None:
+            self._is_rewriting = False
+            self.on_disk = self.written = len(self.history)
+            self._answer_waits()
+            self._flush_soon()
+
+        self.process.call(done, after=self._network.fsync_time())
+        return Status("Background append only file rewriting started")
+
     def _info(self, words: Words) -> Any:
         fields = {
             b"server": "redis_version:{}.{}.0".format(*self.version),
-            b"persistence": "loading:0\r\naof_enabled:1\r\naof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0",
+            b"persistence": "loading:0\r\naof_enabled:1\r\naof_rewrite_in_progress:"
+            f"{int(self._is_rewriting)}\r\naof_rewrite_scheduled:0\r\naof_last_bgrewrite_status:ok",
             b"memory": "maxmemory:0\r\nmaxmemory_policy:noeviction",
             b"replication": f"role:{'slave' if self.is_copy else 'master'}\r\nconnected_slaves:{len(self.copies)}",
         }

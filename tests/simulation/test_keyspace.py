@@ -19,6 +19,10 @@ SCRIPT = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return {1, ARGV[1], false}"
 )
 
+LARGEST = "18446744073709551615-18446744073709551615"
+CLOSE = "local at = redis.call('XADD', KEYS[1], ARGV[1], 'e', 'x') redis.call('XSETID', KEYS[1], ARGV[2]) return at"
+EXPIRES = "local left = redis.call('TTL', KEYS[1]) if left > 0 then return 1 end return left"
+
 
 def commands(rng: random.Random) -> Iterator[tuple[Any, ...]]:
     """Commands on a few keys, in the forms in which the service uses them; ids of stream entries are given."""
@@ -35,7 +39,8 @@ def commands(rng: random.Random) -> Iterator[tuple[Any, ...]]:
                 ("HSET", "h", field, value, "w", value), ("HGET", "h", field), ("HGETALL", "g"), ("HDEL", "h", field),
                 ("HSET", "g", "one", value), ("HSETNX", "h", field, value), ("HLEN", "h"), ("HINCRBY", "n", "i", 2),
                 ("RPUSH", "l", value), ("LPUSH", "l", value), ("LRANGE", "l", 0, -1), ("LRANGE", "l", 1, 2),
-                ("LREM", "l", 0, value), ("LLEN", "l"), ("SADD", "u", value), ("SREM", "u", value), ("TTL", key),
+                ("LREM", "l", 0, value), ("LLEN", "l"), ("LTRIM", "l", 0, 6), ("SADD", "u", value),
+                ("SREM", "u", value), ("EVAL", EXPIRES, 1, key),
                 ("XADD", stream, f"{entry}-1", "e", value, "c", "d"), ("XLEN", stream), ("XRANGE", stream, first, last),
                 ("XRANGE", stream, f"({first}", "+", "COUNT", 2), ("XREVRANGE", stream, "+", "-", "COUNT", 1),
                 ("XREVRANGE", stream, "+", f"({first}", "COUNT", 1),
@@ -43,6 +48,12 @@ def commands(rng: random.Random) -> Iterator[tuple[Any, ...]]:
                 ("XDEL", stream, first), ("HGET", "l", "x"), ("EVAL", SCRIPT, 1, key, value), ("PERSIST", key),
                 ("PEXPIREAT", key, 1), ("UNLINK", "h"), ("XADD", stream, "0-1", "e", "f"), ("XINFO", "STREAM", stream),
                 ("XADD", stream, "NOMKSTREAM", f"{entry}-2", "e", value), ("DEL", stream),
+                ("XSETID", stream, first), ("XSETID", stream, LARGEST), ("XSETID", stream, f"{entry}-1"),
+                ("XADD", stream, "0-0", "e", value), ("EVAL", CLOSE, 1, stream, f"{entry}-3", LARGEST),
+                ("COPY", "s", "t", "REPLACE"), ("COPY", "h", "g", "REPLACE"), ("COPY", "z", "y", "REPLACE"),
+                ("COPY", key, rng.choice("abcd"), "REPLACE"), ("COPY", key, "e"), ("COPY", "none", "a", "REPLACE"),
+                ("ZADD", "z", value, field), ("ZSCORE", "y", field), ("ZCARD", "y"), ("HKEYS", "g"),
+                ("PEXPIREAT", key, 10**13), ("PTTL", "none"), ("MEMORY", "USAGE", "none"), ("EXISTS", "e", "y"),
             ]
         )  # fmt: skip
 
@@ -68,7 +79,7 @@ def plain(reply: Any) -> Any:
         said = dict(zip(reply[::2], reply[1::2], strict=True))
         return {
             name: said.get(name)
-            for name in (b"length", b"last-generated-id", b"entries-added", b"max-deleted-entry-id")
+            for name in (b"length", b"last-generated-id", b"entries-added", b"max-deleted-entry-id", b"last-entry")
         }
     return reply
 
@@ -100,5 +111,6 @@ def test_effects_lead_to_the_same() -> None:
     for key, value in space.data.items():
         if hasattr(value, "ids"):
             assert [name_of(entry) for entry in again.data[key].ids] == [name_of(entry) for entry in value.ids]
+            assert again.data[key].last == value.last
         else:
             assert again.data[key] == value

@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 
 from tests.simulation.history import Outcome, run
+from tests.simulation.replacing import KINDS
 
 SEEDS = 2000
 QUICK = 100
@@ -63,9 +64,11 @@ def test_histories_are_eventful() -> None:
     assert sum(one.n_learned for one in outcomes) > 200
     assert sum(one.n_lost > 0 for one in outcomes) > 5
     assert sum(one.n_trimmed > 0 for one in outcomes) > 5
-    assert sum(one.n_adopted > 0 for one in outcomes) > 5
-    assert sum(one.n_adopted > 1 for one in outcomes) > 0
-    assert sum(one.n_restored > 0 for one in outcomes) > 0
+    for kind in KINDS:
+        assert sum(one.n_replaced[kind] for one in outcomes) > 0
+    assert sum(sum(one.n_replaced.values()) > 1 for one in outcomes) > 10
+    assert sum(one.n_opened for one in outcomes) > 5
+    assert sum(one.n_discarded for one in outcomes) > 20
     assert sum(one.n_activated > 0 for one in outcomes) > 5
     assert sum(one.n_in_rows for one in outcomes) > 0
     assert sum(one.n_named for one in outcomes) > 40

@@ -19,8 +19,9 @@ from abound_core.errors import (
     TooLarge,
     UnknownModel,
 )
-from abound_core.types import Offset
+from abound_core.types import START, Offset
 from tests.simulation.hosts import Gone, ReplicaHost
+from tests.simulation.loop import here
 from tests.simulation.network import Network
 from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, vector_of
 from tests.simulation.server import Store
@@ -178,20 +179,26 @@ class Users:
         assert done[-1].learned is not None
         learned, event = done[-1].learned[0], request.events[0][0]
         host = self._some_host()
+        asked = learned.offset if self._rng.random() < 0.7 else START
 
-        async def read(replica: Replica) -> tuple[Offset, bool, str]:
+        async def read(replica: Replica) -> tuple[Offset, bool, str, str, float, int]:
+            trusted_model(replica, request.model)
+            await replica.wait_for(request.model, asked, 1.0)
             model = trusted_model(replica, request.model)
-            await replica.wait_for(request.model, learned.offset, 1.0)
-            trusted_model(replica, request.model).check_serving()  # what is active can be answered with
-            model.live.rank(vector_of(event), 1)
-            return model.offset, model.live.features.find(b"e%d" % event) >= 0, model.live.serving.version
+            model.check_serving()  # what is active can be answered with
+            live = model.live
+            live.rank(vector_of(event), 1)
+            seen, version = live.features.find(b"e%d" % event) >= 0, live.serving.version
+            return model.offset, seen, version, model.incarnation, self._network.loop.time(), here().pid
 
         try:
             async with asyncio.timeout(PATIENCE):
-                got, seen, version = await host.ask(read)
+                got, *found = await host.ask(read)
         except (Gone, NotReady, InvalidInstance, UnknownModel, StoreUnavailable, TimeoutError):
             return
-        self.reads.append(Read(host.name, learned.offset, got, event, seen, request.model, version))
+        seen, version, incarnation, now, process = found
+        model = request.model
+        self.reads.append(Read(host.name, asked, got, event, seen, model, version, incarnation, now, process))
 
     async def _mark(self) -> None:
         host = self._some_host()

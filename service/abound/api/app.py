@@ -121,8 +121,11 @@ class Application(FastAPI):
             await replica.start(report)
             report("reading the keys", 0.0)
             await ring.start(store.params.start_seconds)
-            tasks = [asyncio.create_task(_update_metrics(self.state.parts)), asyncio.create_task(ring.run())]
-            tasks.append(asyncio.create_task(forever(partial(_update_job_metrics, self.state.parts), JOBS_SECONDS)))
+            tasks = [
+                asyncio.create_task(forever(partial(health.update_metrics, self.state.parts), FLUSH_SECONDS)),
+                asyncio.create_task(forever(partial(_update_job_metrics, self.state.parts), JOBS_SECONDS)),
+                asyncio.create_task(ring.run()),
+            ]
             try:
                 yield
             finally:
@@ -313,12 +316,6 @@ class Application(FastAPI):
         except (NotReady, StoreUnavailable):
             if not reads or (model and not is_known):
                 raise
-
-
-async def _update_metrics(parts: Parts) -> None:
-    while True:
-        await asyncio.sleep(FLUSH_SECONDS)
-        await health.update_metrics(parts)
 
 
 async def _update_job_metrics(parts: Parts) -> None:

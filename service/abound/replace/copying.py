@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +21,7 @@ from abound.log import stream
 from abound.log.catalog import CatalogModel
 from abound.log.events import APPLY_VERSION, ActivateEvent, BoundaryEvent, Entry, LearnEvent, element_of
 from abound.log.stream import Element, Trim, entry_size
+from abound.replace.context import ReplaceContext
 from abound.replica import predictions
 from abound.state import snapshots, state_files
 from abound.state.position import Position
@@ -38,9 +38,6 @@ from abound_core.instances.record import record_ends
 from abound_core.model.active_version import LIVE
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
-
-if TYPE_CHECKING:
-    from abound.replace.replace import ReplaceContext
 
 Gone = list[bool]  # for each request of an entry, whether it is left out
 
@@ -135,6 +132,7 @@ class Copy:
             raise AssertionError("a past has a state")
         # A replay from the start of history begins with the configuration that the source began with.
         self.config: ModelConfig = past.model.live.config if past.source is None else past.source.config
+        self._was_live = past.model.live.serving.is_live
         self._context = context
         self._store = context.store
         self._artifacts = context.artifacts
@@ -177,10 +175,14 @@ class Copy:
         """Copy what the closed log has left, up to its last entry at ``at``. May be repeated."""
         await self._copy_versions()
         await self._copy_predictions(is_last=True)
+        # A replacement does not change which version is active. The state may be of a time when it was another one.
         active = await read_active(self._store, self._living.keys)
+        is_gone = active.version not in (LIVE, *self._versions)
         last: ActivateEvent | BoundaryEvent = BoundaryEvent(self._new.incarnation)
-        if active.version not in (LIVE, *self._versions):
+        if is_gone:
             last = ActivateEvent(self._new.incarnation, LIVE, "", "the version was fitted on events that are forgotten")
+        elif active.version != LIVE or not self._was_live:
+            last = ActivateEvent(self._new.incarnation, active.version, active.digest, "active when it was replaced")
         reading = full_log.read_entries(
             self._store, self._artifacts, self._living.keys, self._copied, params=self._context.log
         )
@@ -190,7 +192,7 @@ class Copy:
                 await self._append(copied)
         await self._append([element_of(at.entry.encode(), Entry(APPLY_VERSION, b"", 0, last))])
         self._copied = at
-        await self._copy_records(None if isinstance(last, BoundaryEvent) else at)
+        await self._copy_records(at if is_gone else None)
 
     async def store_bytes(self) -> int:
         """Return about how many bytes the replaced incarnation has in the store."""

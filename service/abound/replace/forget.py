@@ -26,8 +26,9 @@ from abound.history.replay import replay
 from abound.log.catalog import CatalogModel
 from abound.log.events import MAX_POSITIONS, LearnEvent
 from abound.log.stream import Element
+from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
-from abound.replace.replace import ReplaceContext, Replacement, hold
+from abound.replace.replace import Replacement, hold
 from abound.replica.predictions import hashes_of
 from abound.state import replica_status, snapshots, state_files
 from abound.state.replica_status import SILENT_SECONDS

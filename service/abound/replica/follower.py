@@ -26,7 +26,7 @@ from abound.store.reconnecting_connection import FIRST_PAUSE, LONGEST_PAUSE
 from abound_core.config import ModelConfig
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion
 from abound_core.limits import Limits
-from abound_core.types import START
+from abound_core.types import START, Offset
 
 log = structlog.get_logger(__name__)
 
@@ -337,6 +337,8 @@ class Follower:
                     continue
                 model = self._by_key.get(key)
                 if model is None or model.failure is not None or model.halted is not None or model in left:
+                    break
+                if Offset.of_entry(entry_id)[:2] <= model.offset[:2]:  # a switch has read this log to its end
                     break
                 await self._loader.apply(model, (entry_id, fields))
 
