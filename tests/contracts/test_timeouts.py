@@ -78,7 +78,7 @@ def test_a_replica_is_silent_later_than_it_is_late() -> None:
 
 
 def test_a_version_is_published_after_activations_that_take_their_whole_time() -> None:
-    assert 3 * Settings().prepare_seconds <= retention.PUBLISH_SECONDS
+    assert 3 * Settings().prepare_seconds <= activation.PUBLISH_SECONDS
 
 
 def test_a_silent_artifact_store_delays_a_request_by_ten_seconds_at_most() -> None:
