@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from abound.jobs.record import KINDS
+from abound.log.stream import LogParams
 from abound.settings import Settings, is_loopback, mask_password, unknown_variables
 from abound_core.errors import CannotStart
 from abound_core.limits import Limits
@@ -82,7 +83,7 @@ def test_a_secret_file_that_cannot_be_used_is_named(monkeypatch, tmp_path, conte
         ("ABOUND_PORT", "http"),
         ("ABOUND_PROCESSES", "0"),
         ("ABOUND_INSECURE", "perhaps"),
-        ("ABOUND_WAIT_SECONDS", "nan"),
+        ("ABOUND_STOP_SECONDS", "nan"),
         ("ABOUND_LOG_LEVEL", "loud"),
         ("ABOUND_DURABILITY", "sometimes"),
         ("ABOUND_WORKER_KINDS", "replace,fits"),
@@ -128,21 +129,20 @@ def test_a_child_takes_what_a_file_gave_its_parent(monkeypatch, tmp_path):
     secret = tmp_path / "url"
     secret.write_text("redis://u:p@h:1/2")
     monkeypatch.setenv("ABOUND_REDIS_URL_FILE", str(secret))
-    monkeypatch.setenv("ABOUND_LOG_WAITING_REQUESTS", "17")
+    monkeypatch.setenv("ABOUND_LOG_REQUEST_BYTES", "17")
     given = Settings.load()
     for variable in [name for name in os.environ if name not in (environment := given.child_environment())]:
         monkeypatch.delenv(variable)
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     assert Settings.load().store_url() == "redis://u:p@h:1/2"
-    assert environment["ABOUND_LOG_WAITING_REQUESTS"] == "17"
+    assert environment["ABOUND_LOG_REQUEST_BYTES"] == "17"
 
 
 def test_every_setting_says_what_it_means():
     lines = described(Settings.load())
     assert [line.name for line in lines.values() if len(line.meaning) < 5] == []
-    assert lines["log_group_bytes"].meaning.startswith("Maximum size of an entry that holds several requests;")
-    assert lines["log_group_events"].meaning == lines["log_group_bytes"].meaning
+    assert lines["log_max_log_bytes"].meaning == "Size of a model's log at which learning is refused."
 
 
 def test_a_group_is_read_and_checked_beside_its_code(monkeypatch):
@@ -159,10 +159,17 @@ def test_a_group_is_read_and_checked_beside_its_code(monkeypatch):
         settings.group(Limits)
 
 
+def test_a_field_that_is_not_a_setting_is_ignored_and_named(monkeypatch):
+    monkeypatch.setenv("ABOUND_LOG_GROUP_EVENTS", "7")
+    assert Settings.load().group(LogParams) == LogParams()
+    [sentence] = unknown_variables(os.environ)
+    assert sentence.startswith("ABOUND_LOG_GROUP_EVENTS is not a setting and is ignored")
+
+
 def test_the_parent_does_not_import_the_learner():
     program = """
 import sys, abound.processes.supervisor
-abound.processes.supervisor.unknown_variables({"ABOUND_LIMITS_X": "1"}, groups=False)
+abound.processes.supervisor.unknown_variables({"ABOUND_LIMITS_X": "1"})
 print([name for name in ("numba", "numpy", "redis", "fastapi") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -183,7 +190,6 @@ def test_unknown_variables_are_told_with_the_nearest_name():
         "ABOUND_LIMITS_MAX_LABEL is not a setting and is ignored; the nearest one is ABOUND_LIMITS_MAX_LABELS",
         "ABOUND_PROT is not a setting and is ignored; the nearest one is ABOUND_PORT",
     ]
-    assert len(unknown_variables(environment, groups=False)) == 1
 
 
 @pytest.mark.parametrize(

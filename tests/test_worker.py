@@ -21,13 +21,17 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import worker_status
 from abound.history.replay import compact
 from abound.log.catalog import CatalogModel, read_catalog
+from abound.log.closing import append_fenced, close_log
+from abound.log.events import APPLY_VERSION, BoundaryEvent, Entry, ReplacementBegun
 from abound.log.stream import LogGone, LogParams, trim_of
+from abound.replace.replace import end_abandoned
 from abound.replica.replica import Replica, ReplicaParams
 from abound.state import schedule, snapshots
 from abound.state.snapshots import SnapshotParams
 from abound.state.state_image import StateManifest
 from abound.store import expiring
 from abound.store.client import Store
+from abound.store.lease import REPLACEMENT, acquire
 from abound.worker import Worker
 from abound_core.errors import NotReady, StoreRefused, StoreUnavailable, UnknownOffset
 from abound_core.types import START
@@ -225,29 +229,33 @@ async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_work
 
 
 async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the_others_their_worker(
-    own_server: Server, start_replica: StartReplica
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica = await start_replica(own_server)
-    client = replica.store.client
+    replica = await start_replica(server)
     await replica.models.create("small", replica.model("default").live.config)
-    await replica.learn("default", drafts(16_000, n_features=10**6))
+    await replica.learn("default", drafts(100))
     await replica.learn("small", drafts(10))
     keys = replica.model("default").keys
-    await client.setrange(keys.key("snapshot:1-0.0-00000000:0"), 700_000, b"x")  # of a dead worker
-    memory = await client.info("memory")  # buffers of clients come and go
-    await client.config_set("maxmemory", memory["used_memory"] - memory["mem_clients_normal"] + 700_000)
-    work = Work(own_server)
-    work.start(SnapshotParams(every_bytes=100, part_bytes=16_384))
-    (made,) = await newest(replica, 1, "small")
+    await replica.store.client.set(keys.key("snapshot:1-0.0-00000000:0"), b"a part that a dead worker left")
+    put, written = redis.asyncio.Redis.set, []
+
+    async def put_until_full(client: redis.asyncio.Redis, key: Any, *given: Any, **named: Any) -> Any:
+        if not key.startswith(keys.key("snapshot:")):
+            return await put(client, key, *given, **named)
+        written.append(key)
+        await client.config_set("maxmemory", int(len(written) == 3))  # the store has no room for the third part
+        try:
+            return await put(client, key, *given, **named)
+        finally:
+            await client.config_set("maxmemory", 0)
+
+    monkeypatch.setattr(redis.asyncio.Redis, "set", put_until_full)
+    work.start(SnapshotParams(every_bytes=100, part_bytes=1024))
+    await newest(replica, 1, "small")
     assert "the store is full (maxmemory)" in await trouble(replica)
+    assert len(written) == 3
     assert await snapshots.unlisted_keys(replica.store, keys) == {}
     assert await replica.snapshots("default") == []
-    await work.stop()
-    await client.config_set("maxmemory", 0)
-    model = (await read_catalog(replica.store)).get("default")
-    assert model is not None
-    assert made.size < 400_000
-    assert (await compact(replica.store, model, NEVER)).size > 2_000_000
 
 
 async def test_a_full_store_is_trimmed_and_read(
@@ -361,6 +369,27 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     assert {newer, b"other"} < left
     assert {key for key in kept if b"lease" not in key} <= left
     assert (await snapshots.read_manifests(replica.store, keys))[0] == made
+
+
+async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(
+    server: Server, start_replica: StartReplica, work: Work
+) -> None:
+    """Its log was closed already: requests to learn are refused until the worker opens it again."""
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(10))
+    store, keys = replica.store, replica.model("default").keys
+    async with acquire(store, keys, purpose=REPLACEMENT) as lease:
+        await append_fenced(store, lease, ReplacementBegun(keys.name, keys.incarnation))
+        await close_log(store, lease, replica.model("default").offset, Entry(APPLY_VERSION, b"", 0, BoundaryEvent("")))
+        assert not await end_abandoned(store, await read_catalog(store), "default")
+        assert (await read_catalog(store)).coming  # its process is alive
+    work.start()
+    async with asyncio.timeout(60):
+        while (await read_catalog(store)).coming:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await replica.learn("default", drafts(5, 2))
+    assert replica.model("default").live.n_learned == 15
+    assert not await end_abandoned(store, await read_catalog(store), "default")
 
 
 async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_replica: StartReplica) -> None:

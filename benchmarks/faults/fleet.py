@@ -30,12 +30,8 @@ ENVIRONMENT = {
     "ABOUND_DURABILITY": "replica",
     "ABOUND_STORE_REPLY_SECONDS": "2",
     "ABOUND_STORE_START_SECONDS": "30",
-    "ABOUND_WAIT_SECONDS": "5",
-    "ABOUND_MIN_OFFSET_SECONDS": "2",
     "ABOUND_STOP_SECONDS": "3",
     "ABOUND_SNAPSHOTS_EVERY_BYTES": "131072",
-    "ABOUND_SNAPSHOTS_PART_BYTES": "65536",
-    "ABOUND_HISTORY_SEGMENT_BYTES": "65536",
 }
 """So that what a program cannot wait for comes soon, and a snapshot is nearly always being made."""
 

@@ -18,14 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from abound_core.rank_sums import RankSums
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 PRECISION_AT = (1, 3, 5)  # the k of the multi-label measures
-
-RECALL_AT = (1, 5)  # the k of R@k
-
-RANK_MEASURES = (*(f"R@{k}" for k in RECALL_AT), "MRR", "HR")  # based on the rank of the best true label
 
 
 class LabelSets(NamedTuple):
@@ -90,14 +88,12 @@ class Propensity:
 def rank_measures(ranks: Ints) -> dict[str, float | None]:
     """Return R@1, R@5, MRR and HR of instances that have a true label; all 0 without instances.
 
-    ``ranks`` are k_x, 0 for infinite (the ranking has no true label). R_k = mean of [k_x <= k]; MRR = mean of 1 / k_x;
-    HR = 1 / MRR, the harmonic rank, None where MRR is 0.
+    ``ranks`` are k_x, 0 for infinite (the ranking has no true label). HR = 1 / MRR, the harmonic rank, None where MRR
+    is 0.
     """
-    found = ranks[ranks > 0]
-    n = max(len(ranks), 1)
-    mrr = float(np.sum(1.0 / found)) / n
-    recalls: dict[str, float | None] = {f"R@{k}": int(np.count_nonzero(found <= k)) / n for k in RECALL_AT}
-    return recalls | {"MRR": mrr, "HR": 1.0 / mrr if mrr > 0 else None}
+    sums, n = RankSums.of(ranks), max(len(ranks), 1)
+    mrr = sums.reciprocal / n
+    return {"R@1": sums.hits_1 / n, "R@5": sums.hits_5 / n, "MRR": mrr, "HR": 1.0 / mrr if mrr > 0 else None}
 
 
 def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str, float | None]:
@@ -125,7 +121,13 @@ def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str,
         measures[f"nDCG@{k}"] = float((won[:, :k] @ discounts[:k] / ideal).sum()) / n
         measures[f"PSP@{k}"] = _ratio(gain.sum(), best.sum())
         measures[f"PSnDCG@{k}"] = _ratio((gain @ discounts[:k] / ideal).sum(), (best @ discounts[:k] / ideal).sum())
-    names = [*RANK_MEASURES, *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in PRECISION_AT)]
+    names = [
+        "R@1",
+        "R@5",
+        "MRR",
+        "HR",
+        *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in PRECISION_AT),
+    ]
     return {name: measures[name] for name in names}
 
 

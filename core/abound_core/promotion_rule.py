@@ -33,9 +33,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
+
+from abound_core.rank_sums import RankSums
 
 MAX_CHALLENGERS = 4  # most at a time
 
@@ -74,29 +76,6 @@ class GateParams:
     def needed(self) -> float:
         """The evidence that a challenger needs to be promoted."""
         return (MAX_CHALLENGERS + 1) / self.alpha
-
-
-class RankSums(msgspec.Struct, array_like=True):
-    """Sums over instances: number, hits at rank 1 and up to rank 5, and sum of the reciprocal ranks."""
-
-    n: int = 0
-    hits_1: int = 0
-    hits_5: int = 0
-    reciprocal: float = 0.0
-
-    def add(self, rank: int) -> None:
-        """Add an instance; rank 0 means that no true label was ranked."""
-        self.n += 1
-        if rank > 0:
-            self.hits_1 += rank == 1
-            self.hits_5 += rank <= 5
-            self.reciprocal += 1.0 / rank
-
-    def measures(self) -> dict[str, Any]:
-        if not self.n:
-            return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
-        n = self.n
-        return {"n": n, "R@1": self.hits_1 / n, "R@5": self.hits_5 / n, "MRR": self.reciprocal / n}
 
 
 class Score(msgspec.Struct):

@@ -4,9 +4,9 @@ A value comes from the command line, else from the environment variable ``ABOUND
 ``ABOUND_<NAME>_FILE`` names (which keeps secrets out of the environment), else from the default here. An empty
 variable counts as unset.
 
-Parameters of one part of the service are a frozen dataclass next to its code. Such a **group** is set by
-``ABOUND_<GROUP>_<NAME>`` and read by ``settings.group(Params)``. The parent process does not import the groups, since
-most of their modules import the learning code.
+Parameters of one part of the service are a frozen dataclass next to its code. Such a **group** is read by
+``settings.group(Params)``. ``GROUPS`` lists the fields that ``ABOUND_<GROUP>_<NAME>`` sets. The parent process does not
+import the groups, since most of their modules import the learning code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -34,21 +33,29 @@ PREFIX = "ABOUND_"
 # Not read by the service: the tests' data sets, the client's URL, key and model
 READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
 
-# The path of each group's dataclass.
+
+class Group(NamedTuple):
+    path: str  # of the dataclass
+    names: tuple[str, ...]  # the fields that are settings; nobody but tests changes the others
+
+
 GROUPS = {
-    "challenger": "abound.versions.promotion.params.ChallengerParams",
-    "gate": "abound_core.promotion_rule.GateParams",
-    "datasets": "abound.datasets.repository.DatasetParams",
-    "history": "abound.history.history.HistoryParams",
-    "jobs": "abound.jobs.repository.JobParams",
-    "limits": "abound_core.limits.Limits",
-    "log": "abound.log.stream.LogParams",
-    "rate": "abound.security.rate_limits.RateParams",
-    "remember": "abound.replica.predictions.RememberParams",
-    "serving": "abound.replica.loaded_versions.ServingParams",
-    "snapshots": "abound.state.snapshots.SnapshotParams",
-    "store": "abound.store.client.StoreParams",
-    "versions": "abound.versions.retention.VersionParams",
+    "challenger": Group("abound.versions.promotion.params.ChallengerParams", ("loaded_bytes",)),
+    "gate": Group("abound_core.promotion_rule.GateParams", ("alpha", "min_events")),
+    "datasets": Group("abound.datasets.repository.DatasetParams", ("max_bytes", "total_bytes")),
+    "history": Group("abound.history.history.HistoryParams", ("keep_bytes", "keep_seconds")),
+    "jobs": Group("abound.jobs.repository.JobParams", ("keep_seconds", "memory_bytes", "threads")),
+    "limits": Group(
+        "abound_core.limits.Limits",
+        ("max_features", "max_key_bytes", "max_labels", "max_label_bytes", "max_text_bytes"),
+    ),
+    "log": Group("abound.log.stream.LogParams", ("max_log_bytes", "request_bytes", "wait_store_seconds")),
+    "rate": Group("abound.security.rate_limits.RateParams", ("key", "source")),
+    "remember": Group("abound.replica.predictions.RememberParams", ("seconds", "most_bytes")),
+    "serving": Group("abound.replica.loaded_versions.ServingParams", ("loaded_bytes", "threads")),
+    "snapshots": Group("abound.state.snapshots.SnapshotParams", ("every_bytes",)),
+    "store": Group("abound.store.client.StoreParams", ("reply_seconds", "start_seconds")),
+    "versions": Group("abound.versions.retention.VersionParams", ("keep", "total_bytes", "cache_bytes")),
 }
 
 G = TypeVar("G")
@@ -121,7 +128,6 @@ class Settings(BaseSettings):
     max_ndjson_lines: int = Field(100_000, ge=1, description="most lines in an NDJSON request")
     max_ndjson_bytes: int = Field(64 * MIB, ge=1024, description="most bytes in an NDJSON request")
     max_import_bytes: int = Field(4096 * MIB, ge=1024, description="most bytes in the file of an imported model")
-    max_header_bytes: int = Field(65_536, ge=1024, description="most bytes in the head of a request")
     max_models: int = Field(1000, ge=1, le=100_000, description="most models that can be created")
     default_update: Literal["fsu", "sls"] = Field(
         "fsu", description="update rule of a new model that names none: fsu is fast and small, sls more accurate"
@@ -132,10 +138,7 @@ class Settings(BaseSettings):
         description="bytes of memory for all models of a replica; [default: 80 % of the machine's memory, divided "
         "among its replicas (1 part each), the worker (4 parts) and the embedded store (3 parts)]",
     )
-    max_connections: int = Field(10_000, ge=1, description="most open client connections of a replica")
 
-    wait_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for an event to be applied")
-    min_offset_seconds: float = Field(5.0, ge=0, le=600, description="longest wait for min_offset to be reached")
     durability: Literal["log", "fsync", "replica"] = Field(
         "log", description="durability of learned events when they are answered"
     )
@@ -144,9 +147,6 @@ class Settings(BaseSettings):
     )
     undo_seconds: float = Field(
         7 * 86_400.0, ge=0, description="how long a replaced model is kept, so that the replacement can be undone"
-    )
-    undo_bytes: int = Field(
-        1024 * MIB, ge=0, description="most bytes in the store of a replaced model that is kept; 0: none is kept"
     )
     max_staleness: float | None = Field(None, gt=0, description="seconds without the log after which /readyz fails")
 
@@ -211,8 +211,9 @@ class Settings(BaseSettings):
 
         Raises WrongSetting, with the variable's name, when a value is out of range.
         """
-        name = next(group for group, path in GROUPS.items() if path == f"{kind.__module__}.{kind.__qualname__}")
-        given = {part: found[0] for part in _parts(kind) if (found := _variable(f"{name}_{part}"))}
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        name, names = next((name, group.names) for name, group in GROUPS.items() if group.path == path)
+        given = {part: found[0] for part in names if (found := _variable(f"{name}_{part}"))}
         try:
             return TypeAdapter(kind).validate_python(given)
         except ValidationError as error:
@@ -256,10 +257,11 @@ class Settings(BaseSettings):
             shown = mask_password(value.get_secret_value()) if isinstance(value, SecretStr) else _text(value)
             origin = self._origins.get(name, "default")
             described.append(SettingDescription(name, shown, origin, field.description or "", _plain(value, shown)))
-        for group, path in GROUPS.items():
-            kind = _kind(path)
+        for group, (path, names) in GROUPS.items():
+            module, _, class_name = path.rpartition(".")
+            kind = getattr(import_module(module), class_name)
             values, meanings = self.group(kind), field_descriptions(kind)
-            for part in _parts(kind):
+            for part in names:
                 found = _variable(f"{group}_{part}")
                 value = getattr(values, part)
                 shown, origin = _text(value), found[1] if found else "default"
@@ -296,33 +298,18 @@ def mask_password(url: str) -> str:
     return re.sub(r"(?<=[?&]password=)[^&#]*", "***", url)
 
 
-def unknown_variables(environment: Mapping[str, str], groups: bool = True) -> list[str]:
-    """Return a sentence for each ``ABOUND_`` variable that is not a setting, with the most similar setting.
-
-    Without ``groups``, variables that may belong to a group are skipped, and no group is imported.
-    """
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each ``ABOUND_`` variable that is not a setting, with the most similar setting."""
     ours = [*READ_ELSEWHERE, *(_variable_name(name) for name in Settings.model_fields)]
-    if groups:
-        ours += [_variable_name(f"{group}_{part}") for group, path in GROUPS.items() for part in _parts(_kind(path))]
+    ours += [_variable_name(f"{group}_{part}") for group, (_, names) in GROUPS.items() for part in names]
     sentences = []
     for variable in sorted(environment):
         plain = variable.removesuffix("_FILE")
         if not variable.startswith(PREFIX) or plain in ours:
             continue
-        if groups or not plain.startswith(tuple(_variable_name(f"{group}_") for group in GROUPS)):
-            near = difflib.get_close_matches(plain, ours, n=1, cutoff=0.0)[0]
-            sentences.append(f"{variable} is not a setting and is ignored; the nearest one is {near}")
+        near = difflib.get_close_matches(plain, ours, n=1, cutoff=0.0)[0]
+        sentences.append(f"{variable} is not a setting and is ignored; the nearest one is {near}")
     return sentences
-
-
-def _kind(path: str) -> type[Any]:
-    module, _, name = path.rpartition(".")
-    kind: type[Any] = getattr(import_module(module), name)
-    return kind
-
-
-def _parts(kind: type[Any]) -> list[str]:
-    return [part.name for part in fields(kind)]
 
 
 def field_descriptions(kind: type[Any]) -> dict[str, str]:

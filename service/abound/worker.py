@@ -20,9 +20,10 @@ import msgspec
 import structlog
 import uvloop
 
-from abound.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
+from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.availability import AvailabilityMonitor
 from abound.artifacts.file_cache import cache_in
+from abound.artifacts.times import PATIENCE_SECONDS
 from abound.datasets.repository import DatasetRepository
 from abound.history import high_water, worker_status
 from abound.history.archive import ArchiveContext, archive
@@ -49,8 +50,8 @@ from abound.store import expiring
 from abound.store.client import Store, StoreParams
 from abound.store.lease import REPLACEMENT, Lease, LeaseLost, acquire
 from abound.tasks import cancel_and_wait, forever, wait_for_event
-from abound.versions import retention as version_retention
-from abound.versions.promotion.runner import PromotionRunner
+from abound.versions import versions as versions
+from abound.versions.promotion.runner import DAMAGED_PAUSE_SECONDS, STOP_SECONDS, PromotionRunner
 from abound.versions.retention import VersionParams
 from abound_core.errors import (
     ArtifactsUnavailable,
@@ -68,9 +69,6 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
 SWEEP_SECONDS = 300.0
-DAMAGED_PAUSE_SECONDS = 60.0
-
-STOP_SECONDS = 3.0  # longest wait for the end of the current step
 
 ALIVE_FILE = "worker-alive"  # in the data directory; each heartbeat touches it, and ``docker/health.py`` reads its age
 
@@ -174,7 +172,7 @@ class Worker:
         try:
             swept += await self._collector.collect(artifacts, catalog)
             for living in catalog:
-                swept += await version_retention.collect_garbage(
+                swept += await versions.collect_garbage(
                     self._store, artifacts, living.keys, self._jobs.committed_prefixes
                 )
             swept += await DatasetRepository(self._store).collect_garbage(artifacts)

@@ -117,7 +117,7 @@ def sized(name: str, n_bytes: int, growth_bytes: int, max_memory: int | None) ->
     """Return a model of this size."""
     config = SimpleNamespace(max_memory=max_memory)
     live = SimpleNamespace(n_bytes=n_bytes, growth_bytes=growth_bytes, config=config)
-    return SimpleNamespace(name=name, live=live, n_loaded_bytes=0, n_standby_bytes=0)
+    return SimpleNamespace(name=name, live=live, n_loaded_bytes=0, n_coming_bytes=0)
 
 
 def refused_at_last(service: Served, model: str) -> str:

@@ -63,7 +63,6 @@ def worker(service: Served, folder: Path) -> Iterator[Worker]:
             "ABOUND_ARTIFACTS_URL": str(folder),
             "ABOUND_WORKER_KINDS": "none",
             "ABOUND_GATE_MIN_EVENTS": str(GATE.min_events),
-            "ABOUND_CHALLENGER_KEEP_SECONDS": "0.1",
             "ABOUND_LOG_LEVEL": "warning",
         }
     )

@@ -44,9 +44,7 @@ from abound_core.methods.training.progress import no_progress
 from tests.api.test_keys import until
 from tests.jobs.test_fit import Place, instances, same
 
-ENVIRONMENT = {"ABOUND_DATASETS_MAX_BYTES": "200000", "ABOUND_DATASETS_TOTAL_BYTES": "250000"} | {
-    "ABOUND_DATASETS_PLAIN_BYTES": "1000000"
-}
+ENVIRONMENT = {"ABOUND_DATASETS_MAX_BYTES": "200000", "ABOUND_DATASETS_TOTAL_BYTES": "250000"}
 
 
 @pytest.fixture(scope="module")

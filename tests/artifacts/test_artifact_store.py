@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import threading
@@ -50,6 +51,37 @@ async def test_what_is_put_is_there_until_it_is_deleted(artifacts: ArtifactStore
     for reading in (artifacts.get, artifacts.size):
         with pytest.raises(UnknownArtifact, match="m/1-0"):
             await reading("m/1-0/history/a.seg")
+
+
+async def test_an_artifact_gets_a_second_name_that_outlives_the_first(artifacts: ArtifactStore) -> None:
+    first, second = "m/1-0/history/a.seg", "m/2-0/history/a.seg"
+    await artifacts.put(first, b"content")
+    for _ in range(2):  # a repetition is harmless
+        await artifacts.link(first, second)
+    one, other = artifacts.path(first), artifacts.path(second)
+    if one is not None and other is not None:
+        assert one.stat().st_ino == other.stat().st_ino
+    await artifacts.delete(first)
+    assert await artifacts.get(second) == b"content"
+    assert await artifacts.names("m") == [second]
+    with pytest.raises(UnknownArtifact, match="m/1-0"):
+        await artifacts.link(first, "m/3-0/history/a.seg")
+
+
+async def test_a_file_system_without_links_gets_copies(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    artifacts = ArtifactStore(str(tmp_path))
+    await artifacts.join(store)
+    await artifacts.put("a", b"content")
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    await artifacts.link("a", "b/c")
+    assert await artifacts.get("b/c") == b"content"
+    with pytest.raises(UnknownArtifact):
+        await artifacts.link("d", "e")
 
 
 async def test_a_store_that_hangs_holds_up_nothing_but_its_own_calls(

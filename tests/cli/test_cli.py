@@ -546,6 +546,20 @@ def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -
     assert run("snapshots", "list", "nobody", *at).code == 1
 
 
+def test_a_replacement_is_undone(run: Run, url: str, train: Path) -> None:
+    at = ["--url", url]
+    assert run("models", "create", "mistaken", *at).code == 0
+    assert run("learn", train, "--model", "mistaken", *at).code == 0
+    refused = run("models", "undo", "mistaken", "--yes", *at)
+    assert (refused.code, "nothing to undo" in refused.err) == (1, True)
+    restored = ("jobs", "submit", "restore", "--model", "mistaken", "--set", "to=0-0.0", "--reason", "a mistake")
+    assert run(*restored, "--follow", *at).code == 0
+    assert run("models", "show", "mistaken", "--json", *at).json["stats"]["learned"] == 0
+    undone = run("models", "undo", "mistaken", "--yes", "--reason", "it was none", "--json", *at)
+    assert (undone.code, undone.json["state"], undone.json["reason"]) == (0, "succeeded", "it was none")
+    assert run("models", "show", "mistaken", "--json", *at).json["stats"]["learned"] == 1500
+
+
 def test_verify_an_unknown_model(run: Run, url: str, data_dir: Path) -> None:
     ran = run("verify", "-m", "nobody", "--data-dir", data_dir)
     assert ran.code == 1

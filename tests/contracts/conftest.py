@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from abound.api.routes import classify
 from abound.processes.lifetime import dies_with_parent
 from tests.support.served import Served, served
 
@@ -18,7 +19,8 @@ from tests.support.served import Served, served
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service with all that it can have: an artifact store, and a worker."""
     place = tmp_path_factory.mktemp("artifacts")
-    with served(min_offset_seconds=0.1, artifacts_url=str(place)) as service:
+    with pytest.MonkeyPatch.context() as patch, served(artifacts_url=str(place)) as service:
+        patch.setattr(classify, "MIN_OFFSET_SECONDS", 0.1)
         body = {"text": "wheat prices rise", "labels": ["grain", "wheat"]}
         service.http.post("/learn", json=body).raise_for_status()
         with working(service, place):

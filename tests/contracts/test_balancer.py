@@ -212,12 +212,21 @@ def is_up(url: str) -> bool:
     return httpx.post(url, json={}, timeout=60).status_code == 200
 
 
+def gets_a_page(url: str) -> bool:
+    """Whether `/` is HTML, asked on a new connection.
+
+    A replica that goes down ends the requests that it has, and HAProxy then closes a kept connection without an answer.
+    A browser sends such a request again; httpx raises.
+    """
+    return "html" in waited_for(url, "GET", "/").headers.get("content-type", "")
+
+
 def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(tmp_path: Path) -> None:
     with running() as replicas, balanced(replicas, tmp_path, checked=("good", "bad")) as url:
         for one in replicas:
             one.ready = False
+        until(lambda: gets_a_page(url) and not is_up(f"{url}/classify"))
         with httpx.Client(base_url=url, timeout=60) as client:
-            until(lambda: "html" in client.get("/").headers.get("content-type", "") and not is_up(f"{url}/classify"))
             answer = client.get("/")
             others = [client.get("/models"), client.post("/classify", json={}), client.post("/", json={})]
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

@@ -74,7 +74,7 @@ def test_each_waits_for_what_it_needs() -> None:
 
 
 def test_what_is_in_the_store_at_most_fits_into_its_container() -> None:
-    """A third more than its data, for rewriting its file; each model of a replica fits in it twice, for an adoption."""
+    """A third more than its data, for rewriting its file; each model of a replica fits in it twice, to be replaced."""
     command = SERVICES["store"]["command"]
     most = int(command[command.index("--maxmemory") + 1].removesuffix("gb")) * 2**30
     assert bytes_of(SERVICES["store"]["mem_limit"]) >= 4 / 3 * most

@@ -30,7 +30,7 @@ def checked_here(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     artifacts = Path(service.settings.artifacts_location() or "")
 
     async def check(
-        self: DatasetRepository, name: str, file: str, columns: TableColumns, environment: dict[str, str]
+        self: DatasetRepository, name: str, file: str, columns: TableColumns, environment: object, client_left: object
     ) -> dict[str, int]:
         def counted() -> dict[str, int]:
             (path,) = artifacts.glob(f"*/{file}")

@@ -19,7 +19,7 @@ from abound.history.retention import (
 )
 from abound.log import stream
 from abound.log.catalog import read_catalog
-from abound.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
+from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.log.stream import Element, Trim
 from abound.state import snapshots
 from abound.state.state_image import MANIFEST
@@ -51,9 +51,7 @@ async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archi
         assert again.position == before.position
         assert await again.compute_digest() == await before.compute_digest()
     assert await model.archive() == contents  # there is nothing to do
-    names = [
-        name for name in await model.artifacts.names(history_manifest.artifact_folder(keys)) if "/history/" in name
-    ]
+    names = [name for name in await model.artifacts.names(keys.folder) if "/history/" in name]
     assert sorted(names) == sorted(segment.name for segment in contents.segments)
 
 
@@ -181,16 +179,6 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
     assert (await model.archive(HistoryParams())).end == grown.end
 
 
-def test_an_adoption_is_told_from_other_entries() -> None:
-    def element(event: AdoptEvent | LearnEvent) -> tuple[bytes, list[bytes]]:
-        payload, checksum = encode(Entry(APPLY_VERSION, b"01234567", 2**40, event))
-        return b"5-0", [b"e", payload, b"c", checksum]
-
-    assert adoption_after(element(AdoptEvent("a" * 16, "i" * 16, "3-1.4", "d"))) == Offset(3, 1, 4)
-    with pytest.raises(Corrupted):
-        adoption_after((b"5-0", [b"e", b"adopt", b"c", b""]))
-
-
 async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     store, keys = model.store, model.living.keys
 
@@ -210,9 +198,7 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     assert stalled
     contents = await model.contents()
     assert await model.past() == model.every
-    files = {
-        name for name in await model.artifacts.names(history_manifest.artifact_folder(keys)) if "/history/" in name
-    }
+    files = {name for name in await model.artifacts.names(keys.folder) if "/history/" in name}
     assert len(files - {segment.name for segment in contents.segments}) == 1  # written too late; swept
     for from_start in (True, False):
         made = await replay(store, model.living, from_start=from_start, artifacts=model.artifacts)

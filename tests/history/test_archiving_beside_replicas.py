@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history import full_log, worker_status
+from abound.history import full_log
 from abound.history import history as history_manifest
-from abound.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
+from abound.history.archive import ArchiveContext, archive, restart_history
 from abound.history.garbage import FileCollector
 from abound.history.history import HistoryParams
 from abound.history.replay import compact, replay
@@ -24,10 +24,10 @@ from abound.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica, ReplicaParams
 from abound.replica.storage_status import NO_ARTIFACTS
-from abound.state import snapshots, state_files
+from abound.state import snapshots
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
-from abound.store.lease import ADOPTION, acquire
+from abound.store.lease import acquire
 from abound.worker import Worker
 from abound_core.errors import CannotStart, Overloaded
 from abound_core.types import START, Offset
@@ -182,22 +182,6 @@ async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
             await asyncio.sleep(0.1)
     assert said.startswith("default: no snapshot can be made: ")
     assert first.entry in said
-
-
-async def test_the_size_of_indexes_that_were_made_to_be_adopted_is_told(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
-    last = await teach(replica, 20, 1)
-    keys = (await the_model(store)).keys
-    live = replica.model("default").live
-    for name in ("0123456789abcdef", f"{BASE_PREFIX}0123456789abcdef"):
-        index = await state_files.write(artifacts, keys, live, last, {"method": "refit"}, name=name)
-    await Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL).sweep(await read_catalog(store))
-    await replica.storage_status.refresh()
-    kept = replica.storage_status.get(replica.model("default"))
-    assert kept is not None
-    assert index.size < kept.figures()["index_bytes"] < 2 * index.size
 
 
 async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answer(
@@ -388,8 +372,6 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
         "ABOUND_REDIS_URL": own_server.url,
         "ABOUND_ARTIFACTS_URL": url,
         "ABOUND_SNAPSHOTS_EVERY_BYTES": "2000",
-        "ABOUND_SNAPSHOTS_PART_BYTES": "1024",
-        "ABOUND_HISTORY_SEGMENT_BYTES": "1024",
     }
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.worker", env=environment)
     own = Store(own_server.url, own_server.store_params)
@@ -442,24 +424,3 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
     verified = await verify(store, "default", artifacts=visible)
     assert verified.good
     assert len(await snapshots.read_manifests(store, keys)) == 2
-
-
-async def test_a_lost_history_starts_again_when_no_rebuild_runs(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
-    for seed in range(3):
-        await teach(replica, 20, seed)
-        await archived(store, artifacts)
-    living = await the_model(store)
-    history = history_manifest.History(store, artifacts, living.keys)
-    await store.client.delete(history_manifest.history_key(living.keys))
-    worker, catalog = Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL), await read_catalog(store)
-    async with acquire(store, living.keys, purpose=ADOPTION):
-        await worker.sweep(catalog)
-    assert await history.manifest() is None
-    status = worker_status.parse(await store.client.hgetall(living.keys.key("worker-status")))
-    assert "another rebuild" in (status.trouble or "")
-    worker._without_history.clear()  # it tries again after a while
-    await worker.sweep(catalog)
-    assert await history.manifest() is not None

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from abound.history.archive import ArchiveContext, restart_history
-from abound.history.history import HistoryParams
+from abound.history.history import History, HistoryParams
 from abound.history.load import load_newest
 from abound.history.replay import replay
-from abound.history.retention import (
-    enforce_retention,
-)
+from abound.history.retention import enforce_retention
 from abound.state import snapshots
 from abound.state.replicated_model import ReplicatedModel
 from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
 from abound_core.types import START
 from tests.support.archived_model import Archived
+from tests.support.lab import Lab, events, model_of
+from tests.support.refits import refitted
 
 
 async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
@@ -70,3 +70,17 @@ async def test_snapshots_that_are_made_during_a_load_are_used(model: Archived, m
     assert manifest is not None
     assert manifest.id == (await snapshots.ids(model.store, model.living.keys))[0]
     assert fresh.offset == model.offset(-1)
+
+
+async def test_a_replay_begins_with_the_state_of_a_refit_unless_it_is_about_an_earlier_offset(lab: Lab) -> None:
+    past = [*await lab.append(*events(20))]
+    made = await refitted(lab, model_of(7, 9))
+    later = await lab.append(*events(5, 3))
+    contents = await History(lab.store, lab.artifacts, (await lab.living()).keys).manifest()
+    assert contents is not None
+    at = made.position.offset
+    for until, first in ((None, made), (later[0], made), (at, made), (past[-1], None), (START, None)):
+        assert contents.first_state(until) == first
+    for until, learned in ((None, 12), (later[0], 8), (past[9], 10)):
+        model = await replay(lab.store, await lab.living(), until, from_start=True, artifacts=lab.artifacts)
+        assert model.live.n_learned == learned

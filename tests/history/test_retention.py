@@ -5,18 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from abound.history import history as history_manifest
 from abound.history import pins
 from abound.history.archive import ArchiveContext
 from abound.history.garbage import FileCollector
 from abound.history.history import HistoryManifest, HistoryParams, Segment
 from abound.history.replay import replay
-from abound.history.retention import (
-    deletable_segments,
-    enforce_retention,
-    segments_over_bounds,
-    segments_over_state_file_bound,
-)
+from abound.history.retention import deletable_segments, enforce_retention, segments_over_bounds
 from abound.log.catalog import read_catalog
 from abound.store.lease import acquire
 from abound_core.errors import UnknownOffset
@@ -52,7 +46,7 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     catalog, collector = await read_catalog(model.store), FileCollector(model.store)
     for _ in range(2):
         await collector.collect(model.artifacts, catalog)
-    left = await model.artifacts.names(history_manifest.artifact_folder(model.living.keys))
+    left = await model.artifacts.names(model.living.keys.folder)
     assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
     assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
 
@@ -75,27 +69,12 @@ def test_how_much_retention_takes() -> None:
     assert segments_over_bounds(listed(), HistoryParams(keep_seconds=1, keep_bytes=1), 10**9) == 0
 
 
-def test_how_much_retention_takes_for_the_indexes_that_are_needed() -> None:
-    for bound, gone in ((300, 0), (290, 0), (280, 2), (200, 2), (199, 4), (1, 4)):
-        assert (
-            segments_over_state_file_bound([0, 100, 0, 100, 0, 100, 0], HistoryParams(keep_indexes_bytes=bound)) == gone
-        )
-    assert segments_over_state_file_bound([0, 100, 0], HistoryParams(keep_indexes_bytes=1)) == 0  # the newest stays
-    assert segments_over_state_file_bound([0, 0], HistoryParams(keep_indexes_bytes=1)) == 0
-    assert segments_over_state_file_bound([], HistoryParams(keep_indexes_bytes=1)) == 0
-
-
 def test_retention_stops_before_what_somebody_needs() -> None:
     contents = listed(*[100] * 6)
-    assert deletable_segments(contents, 4, None, None) == 4
-    assert deletable_segments(contents, 4, Offset(2999, 0, 0), None) == 3
-    assert deletable_segments(contents, 4, Offset(2998, 7, 3), None) == 2
-    assert deletable_segments(contents, 4, None, Offset(1500, 0, 0)) == 1
-    assert deletable_segments(contents, 4, START, None) == 0
-    adopting = msgspec.structs.replace(contents.segments[4], needs="1999-0.5")
-    contents = msgspec.structs.replace(contents, segments=[*contents.segments[:4], adopting, contents.segments[5]])
-    assert deletable_segments(contents, 4, None, None) == 2
-    assert deletable_segments(contents, 5, None, None) == 5  # the adoption itself goes, and its index is in the base
+    assert deletable_segments(contents, 4, None) == 4
+    assert deletable_segments(contents, 4, Offset(2999, 0, 0)) == 3
+    assert deletable_segments(contents, 4, Offset(2998, 7, 3)) == 2
+    assert deletable_segments(contents, 4, START) == 0
 
 
 def test_parameters_out_of_range_are_refused() -> None:

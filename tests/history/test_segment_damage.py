@@ -161,9 +161,9 @@ async def test_a_damaged_base_is_named(model: Archived) -> None:
     assert kept.base is not None
     assert kept.segments == []
     assert (await model.past(kept.start)) == model.every[119:]
-    part = f"{history_manifest.artifact_folder(model.living.keys)}/index/{kept.base.index}/0"
+    part = f"{model.living.keys.folder}/index/{kept.base.index}/0"
     await model.artifacts.delete(part)
-    with pytest.raises(Corrupted, match=r"base of the history .*/index/base-[^/]*/0.*begin-anew"):
+    with pytest.raises(Corrupted, match=r"base of the history .*/index/[^/]*/0.*begin-anew"):
         await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
 
 

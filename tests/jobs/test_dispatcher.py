@@ -18,7 +18,6 @@ from abound.jobs.dispatcher import JobDispatcher
 from abound.jobs.record import Job, new_id
 from abound.jobs.repository import JobParams, JobRepository
 from abound.settings import Settings
-from abound.state import state_files
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.versions import versions as versions
@@ -63,9 +62,7 @@ class Stable:
 
 
 async def submitted(jobs: JobRepository) -> Job:
-    return await jobs.submit(
-        Job(id=new_id(), state="queued", model="m", incarnation="1-0", method="steps", kind="replace")
-    )
+    return await jobs.submit(Job(id=new_id(), state="queued", model="m", origin="1-0", method="steps", kind="replace"))
 
 
 async def running(jobs: JobRepository, holder: str = "dead:1") -> Job:
@@ -98,15 +95,15 @@ async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(
     artifacts = ArtifactStore(str(settings.artifacts_location()))
     await artifacts.join(store)
     job = await running(jobs)
-    keys = ModelKeys(job.model, job.incarnation)
-    index, version, begun = f"{state_files.folder(keys)}/1", versions.folder(keys, "1"), versions.folder(keys, "2")
-    for prefix in (index, version, begun):
+    keys = ModelKeys(job.model, "1-0")
+    version, begun = versions.folder(keys, "1"), versions.folder(keys, "2")
+    for prefix in (version, begun):
         await jobs.add_owned_prefix(job, prefix)
         await artifacts.put(f"{prefix}/part", b"x")
     await artifacts.put(f"{version}/{CARD}", b"{}")
     async with keeping(settings, jobs):
         await reached(jobs, job, "queued")
-    assert sorted(await artifacts.names(job.model)) == sorted([f"{index}/part", f"{version}/{CARD}", f"{version}/part"])
+    assert sorted(await artifacts.names(job.model)) == [f"{version}/{CARD}", f"{version}/part"]
 
 
 @pytest.mark.parametrize("keepers", [1, 3])

@@ -20,7 +20,7 @@ from tests.state.test_snapshots import create
 
 
 def asked(**fields: object) -> Job:
-    given = {"model": "default", "incarnation": "1-0", "method": "steps", "kind": "replace", "params": {"n": 1}}
+    given = {"model": "default", "origin": "1-0", "method": "steps", "kind": "replace", "params": {"n": 1}}
     return Job(id=new_id(), state="queued", **(given | fields))  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ async def test_only_the_holder_changes_a_job_that_runs(jobs: JobRepository) -> N
 
 async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: JobRepository) -> None:
     living = await create(jobs.store)
-    kept, gone = [await claimed(jobs, incarnation=living.keys.incarnation) for _ in range(2)]
+    kept, gone = [await claimed(jobs, origin=living.origin) for _ in range(2)]
     contexts = [JobContext(Settings(), jobs.store, None, living, jobs, job) for job in (kept, gone)]
     await contexts[0].commit("here")
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelDeleted("default", living.keys.incarnation)))
@@ -92,7 +92,7 @@ async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_ne
     jobs: JobRepository,
 ) -> None:
     living = await create(jobs.store)
-    first = await claimed(jobs, "a:1", incarnation=living.keys.incarnation)
+    first = await claimed(jobs, "a:1", origin=living.origin)
     late = JobContext(Settings(), jobs.store, None, living, jobs, first)
     await late.pin(Offset(3, 0, 0))
     taken = await jobs.take_over(first, "keeper")

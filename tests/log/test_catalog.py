@@ -9,7 +9,19 @@ import pytest
 
 from abound.log import catalog as catalog_module
 from abound.log.catalog import CATALOG_KEY, Catalog, compact_catalog, read_catalog
-from abound.log.events import APPLY_VERSION, CatalogEntry, KnownModels, ModelCreated, ModelDeleted, encode
+from abound.log.events import (
+    APPLY_VERSION,
+    CatalogEntry,
+    IncarnationDropped,
+    KnownModel,
+    KnownModels,
+    ModelCreated,
+    ModelDeleted,
+    ModelReplaced,
+    ReplacementBegun,
+    ReplacementPrepared,
+    encode,
+)
 from abound.log.stream import Element
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
@@ -92,7 +104,7 @@ def test_an_entry_that_says_all_takes_the_place_of_what_was_before() -> None:
     late.apply(element("5-0", ModelCreated("news", {"d_max": 3})))
     late.apply(element("6-0", ModelCreated("gone", {})))
     kept = late.get("news")
-    known = KnownModels([(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in whole])
+    known = whole.known_models()
     for catalog in (whole, late):
         catalog.apply(element("30-0", known))
         assert (catalog.known, catalog.n_since) == (Offset(30, 0, 0), 0)
@@ -102,13 +114,115 @@ def test_an_entry_that_says_all_takes_the_place_of_what_was_before() -> None:
     assert (late.n_since, len(late)) == (1, 3)
 
 
-@pytest.mark.parametrize("model", [("news", "x", {}), ("mail", "4-0", {"d_max": -3})])
-def test_an_entry_that_says_what_can_be_no_model_changes_nothing(model: tuple[str, str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        KnownModel("news", "x", {}, "4-0"),
+        KnownModel("mail", "4-0", {"d_max": -3}, "4-0"),
+        KnownModel("mail", "4-0", {}, "4-0", coming=("5-0", {"d_max": -3})),
+        KnownModel("mail", "4-0", {}, "4-0", former=("x", {}, 1)),
+    ],
+    ids=["incarnation", "configuration", "coming", "former"],
+)
+def test_an_entry_that_says_what_can_be_no_model_changes_nothing(model: KnownModel) -> None:
     catalog = Catalog()
     catalog.apply(element("5-0", ModelCreated("news", {})))
     with pytest.raises(Corrupted):
         catalog.apply(element("6-0", KnownModels([model])))
     assert ([one.keys.name for one in catalog], catalog.offset, catalog.n_since) == (["news"], Offset(5, 0, 0), 1)
+
+
+def applied(*said: Any) -> Catalog:
+    """The catalog after events, whose entries are 1-0, 2-0 and so on."""
+    catalog = Catalog()
+    for number, event in enumerate(said, 1):
+        catalog.apply(element(f"{number}-0", event))
+    return catalog
+
+
+BEGUN = [ModelCreated("m", {}), ReplacementBegun("m", "1-0")]
+PREPARED = [*BEGUN, ReplacementPrepared("m", "2-0", {"d_max": 3})]
+REPLACED = [*PREPARED, ModelReplaced("m", "1-0", "2-0", True)]
+
+
+def seen(catalog: Catalog) -> dict[str, Any]:
+    """The incarnations of the model: which is served, which is coming, and which is kept for an undo."""
+    living, coming, former = catalog.get("m"), catalog.coming.get("m"), catalog.former.get("m")
+    return {
+        "served": living and living.keys.incarnation,
+        "coming": coming and coming.keys.incarnation,
+        "former": former and former.keys.incarnation,
+    }
+
+
+def test_a_model_is_replaced_by_what_was_prepared() -> None:
+    assert seen(applied(*BEGUN)) == {"served": "1-0", "coming": "2-0", "former": None}
+    assert applied(*BEGUN).coming["m"].config is None
+    catalog = applied(*PREPARED)
+    assert catalog.coming["m"].config == ModelConfig.from_stored({"d_max": 3})
+    catalog = applied(*REPLACED)
+    assert seen(catalog) == {"served": "2-0", "coming": None, "former": "1-0"}
+    living = catalog.get("m")
+    assert living is not None
+    assert (living.origin, living.config.d_max, catalog.former["m"].replaced) == ("1-0", 3, 4)
+    again = [ReplacementBegun("m", "2-0"), ReplacementPrepared("m", "5-0", {})]
+    catalog = applied(*REPLACED, *again, ModelReplaced("m", "2-0", "5-0", False))
+    assert seen(catalog) == {"served": "5-0", "coming": None, "former": None}  # only the last one can be undone
+    assert [keys.incarnation for keys in catalog.incarnations()] == ["5-0"]
+
+
+@pytest.mark.parametrize(
+    ("before", "event"),
+    [
+        (BEGUN, ModelReplaced("m", "1-0", "2-0", True)),
+        (PREPARED, ModelReplaced("m", "1-0", "3-0", True)),
+        (PREPARED, ModelReplaced("m", "2-0", "2-0", True)),
+        (PREPARED, ReplacementPrepared("m", "1-0", {})),
+        (PREPARED, IncarnationDropped("m", "1-0")),
+        (REPLACED, ModelReplaced("m", "1-0", "2-0", True)),
+        (REPLACED, ReplacementBegun("m", "1-0")),
+        (REPLACED, IncarnationDropped("m", "2-0")),
+        (REPLACED, ReplacementBegun("other", "2-0")),
+    ],
+    ids=[
+        "not prepared",
+        "another replacement",
+        "another model",
+        "prepared twice",
+        "dropping the served one",
+        "replaced twice",
+        "late beginning",
+        "dropping the new one",
+        "unknown name",
+    ],
+)
+def test_an_event_of_a_replacement_that_does_not_fit_is_nothing(before: list[Any], event: Any) -> None:
+    assert seen(applied(*before, event)) == seen(applied(*before))
+
+
+def test_a_replacement_ends_with_a_newer_one_or_by_itself() -> None:
+    assert seen(applied(*PREPARED, ReplacementBegun("m", "1-0")))["coming"] == "4-0"
+    assert seen(applied(*PREPARED, IncarnationDropped("m", "2-0")))["coming"] is None
+    assert seen(applied(*REPLACED, IncarnationDropped("m", "1-0"))) == {
+        "served": "2-0",
+        "coming": None,
+        "former": None,
+    }
+
+
+@pytest.mark.parametrize(("before", "incarnation"), [(PREPARED, "1-0"), (REPLACED, "1-0"), (REPLACED, "2-0")])
+def test_a_deleted_model_leaves_nothing_of_its_replacements(before: list[Any], incarnation: str) -> None:
+    """Also if the process that deletes it does not know yet that it was replaced."""
+    catalog = applied(*before, ModelDeleted("m", incarnation))
+    assert seen(catalog) == {"served": None, "coming": None, "former": None}
+    assert list(catalog.incarnations()) == []
+
+
+@pytest.mark.parametrize("before", [BEGUN, PREPARED, REPLACED], ids=["begun", "prepared", "replaced"])
+def test_an_entry_that_says_all_has_the_replacements_too(before: list[Any]) -> None:
+    whole, late = applied(*before), Catalog()
+    late.apply(element("9-0", whole.known_models()))
+    assert (list(late), late.coming, late.former) == (list(whole), whole.coming, whole.former)
 
 
 async def append(store: Store, *events: Any) -> None:

@@ -9,16 +9,21 @@ import pytest
 from abound.log.events import (
     APPLY_VERSION,
     ActivateEvent,
-    AdoptEvent,
+    BoundaryEvent,
     CatalogEntry,
     ConfigureEvent,
     Entry,
+    IncarnationDropped,
+    KnownModel,
+    KnownModels,
     LearnEvent,
     MarkEvent,
     ModelCreated,
     ModelDeleted,
-    PrepareEvent,
+    ModelReplaced,
     PrepareVersionEvent,
+    ReplacementBegun,
+    ReplacementPrepared,
     checksum_of,
     decode_catalog_entry,
     decode_entry,
@@ -51,8 +56,7 @@ def entry(event: Any) -> Entry:
         LearnEvent(RECORDS, 5, [Unit(3, batch=3, emptied=True), Unit(1), Unit(1, "key", b"hash")]),
         LearnEvent(b"", 2, [Unit(2, emptied=True)]),
         MarkEvent("token"),
-        PrepareEvent("adoption", "index", "5-0.3", "digest", "a reason"),
-        AdoptEvent("adoption", "index", "0-0.0", "digest", "a reason", b"padding"),
+        BoundaryEvent("5-0"),
         PrepareVersionEvent("activation", "0a1b", "digest", "a reason"),
         ActivateEvent("activation", "0a1b", "digest", "a reason"),
         ActivateEvent("activation", "live", ""),
@@ -63,7 +67,18 @@ def test_an_entry_survives_the_wire(event: Any) -> None:
     assert decode_entry([b"e", payload, b"c", checksum]) == entry(event)
 
 
-@pytest.mark.parametrize("event", [ModelCreated("news", {"d_max": 9}), ModelDeleted("news", "1-0")])
+@pytest.mark.parametrize(
+    "event",
+    [
+        ModelCreated("news", {"d_max": 9}),
+        ModelDeleted("news", "1-0"),
+        ReplacementBegun("news", "1-0"),
+        ReplacementPrepared("news", "2-0", {"d_max": 9}),
+        ModelReplaced("news", "1-0", "2-0", True),
+        IncarnationDropped("news", "1-0"),
+        KnownModels([KnownModel("news", "2-0", {}, "1-0", ("3-0", None), ("1-0", {"d_max": 9}, 1_700_000_000_000))]),
+    ],
+)
 def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
     assert decode_catalog_entry([b"e", payload, b"c", checksum]).event == event
@@ -94,9 +109,7 @@ def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
             packed(APPLY_VERSION, b"o", 1, ["learn", b"", 2**40, [[2**40, None, b"", None, 1, True]]]),
             "instances in total, and it states",
         ),
-        (packed(APPLY_VERSION, b"o", 1, ["prepare", "a", "i", "5-0", "digest"]), "not an offset"),
-        (packed(APPLY_VERSION, b"o", 1, ["adopt", "a", "i", "", "digest"]), "not an offset"),
-        (packed(APPLY_VERSION, b"o", 1, ["adopt", "a", "i", "5-0.3"]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["boundary", 5]), "cannot be read"),
         (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "live", "digest"]), "no version"),
         (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "0a1b", ""]), "no version"),
         (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "../0a1b", "digest"]), "no version"),
@@ -113,7 +126,7 @@ def test_a_damaged_entry_is_named_as_such(bad: list[bytes], what: str) -> None:
     "newer",
     [
         packed(APPLY_VERSION + 1, b"o", 1, ["mark", "t"]),
-        packed(APPLY_VERSION + 1, b"o", 1, ["adopt", "version", 3]),
+        packed(APPLY_VERSION + 1, b"o", 1, ["promote", "version", 3]),
         packed(APPLY_VERSION + 1, {"origin": b"o"}),
     ],
 )

@@ -135,7 +135,7 @@ def test_any_bytes_as_an_entry_are_refused_or_apply(payload: bytes) -> None:
         lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
         max_leaves=12,
     ),
-    tag=st.sampled_from(["learn", "configure", "mark", "created", "deleted", "prepare", "adopt"]),
+    tag=st.sampled_from(["learn", "configure", "mark", "boundary", "activate", "created", "deleted"]),
 )
 def test_any_values_as_an_event_are_refused_or_apply(parts: Any, tag: str) -> None:
     event = [tag, *parts] if isinstance(parts, list) else [tag, parts]

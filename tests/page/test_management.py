@@ -180,6 +180,13 @@ def test_a_snapshot_is_restored(fresh: str, open_page: Open) -> None:
     page.get_by_role("link", name="Labels").click()
     expect(page.locator(".label .name")).to_have_text(["grain"], timeout=120_000)
     assert http.get(f"{fresh}/stats").json()["learned"] == 1
+    page.goto(re.sub("#.*", "#models/fresh", page.url))
+    snapshots.get_by_role("button", name="Undo the last replacement").click()
+    page.get_by_role("dialog", name="Undo the last replacement of fresh?").get_by_role("button", name="Undo it").click()
+    expect(page).to_have_url(re.compile("#versions/fresh$"))
+    undone = page.get_by_role("article", name="Job undo")
+    expect(undone.locator(".tag")).to_have_text("succeeded", timeout=120_000)
+    assert http.get(f"{fresh}/stats").json()["learned"] == 2
 
 
 def test_a_name_that_is_taken_is_not_configured_by_mistake(open_page: Open, serving: Serving) -> None:

@@ -190,7 +190,7 @@ def test_events_a_second_begin_again_with_another_model_or_index(open_page: Open
     until_shown(page, "200 in all", MEASURED)
 
     def restored(route: Any) -> None:
-        """As if an index had been adopted that has learned 150 less."""
+        """As if the model had been replaced by one that has learned 150 less."""
         answer = route.fetch()
         said = answer.json()
         milliseconds, rest = said["offset"].split("-")

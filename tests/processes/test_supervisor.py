@@ -100,7 +100,7 @@ def test_localhost_is_reached_by_ipv4():
 @pytest.fixture
 async def door():
     with listen("127.0.0.1", 0) as listening:
-        keeper = StartupServer(listening, lambda: StartupStatus("replaying the log", 0.25, 1.5))
+        keeper = StartupServer(listening, lambda: StartupStatus("replaying the log", 0.25))
         await keeper.open()
         async with httpx.AsyncClient(base_url=url_of(listening), timeout=60) as client:
             yield keeper, client
@@ -114,12 +114,12 @@ async def test_alive_but_not_ready(door):
     ready = await client.get("/readyz")
     assert ready.status_code == 503
     assert ready.headers["content-type"] == "application/problem+json"
-    assert ready.headers["retry-after"] == "2"
+    assert ready.headers["retry-after"] == "1"
     problem = ready.json()
     kind = KINDS[NotReady]
     assert (problem["type"], problem["title"]) == (f"/problems/{kind.slug}", kind.title)
     assert (problem["status"], problem["stage"], problem["progress"]) == (503, "replaying the log", 0.25)
-    assert problem["retry_after"] == 1.5
+    assert problem["retry_after"] == 1.0
     assert "replaying the log" in problem["detail"]
     assert problem["request_id"] != (await client.get("/readyz")).json()["request_id"]
 

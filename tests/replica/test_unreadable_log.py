@@ -29,7 +29,7 @@ def damaged(kind: str) -> dict[str, bytes]:
         return {"e": payload[:5], "c": b"%08x" % zlib.crc32(payload[:5])}
     if kind == "fields":
         return {"e": payload}
-    newer = msgspec.msgpack.encode((APPLY_VERSION + 1, b"o", 1, ["adopt", 1]))
+    newer = msgspec.msgpack.encode((APPLY_VERSION + 1, b"o", 1, ["promote", 1]))
     return {"e": newer, "c": b"%08x" % zlib.crc32(newer)}
 
 

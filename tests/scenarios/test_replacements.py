@@ -24,7 +24,7 @@ from benchmarks.serving import free_port
 
 ROOT = Path(__file__).parents[2]
 
-REPLACEMENTS = 9
+REPLACEMENTS = 100
 LEARNERS, READERS = 35, 15
 
 pytestmark = [
@@ -84,7 +84,7 @@ def test_a_hundred_replacements_lose_nothing(tmp_path: Path) -> None:
         fleet.calm(FIRST_SECONDS)
         with balanced(fleet, tmp_path) as url, fresh(url) as http:
             clients: list[Learner | Reader] = [
-                Learner(url, f"event/{i}", ("single", "batch", "lines")[i % 3], "log", real, book, 0.15)  # type: ignore[arg-type]
+                Learner(url, f"event/{i}", ("single", "batch", "lines")[i % 3], "log", real, book, 1.0)  # type: ignore[arg-type]
                 for i in range(LEARNERS)
             ]
             clients += [Reader(url, f"reader {i}", real, book, 0.1) for i in range(READERS)]

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from abound.log.events import APPLY_VERSION, Entry, LearnEvent, PrepareEvent, encode
+from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.log.stream import Element
-from abound.state.replicated_model import ReplicatedModel, StandbyState
+from abound.state.replicated_model import ReplicatedModel
 from abound.store.key_names import ModelKeys
 from abound_core.config import ModelConfig
 from abound_core.model.entry_application import Unit
@@ -80,25 +80,6 @@ async def test_tables_that_grow_elsewhere_change_nothing(
     assert ahead.position == inline.position
     assert await ahead.compute_digest() == await inline.compute_digest()
     assert ahead.live.stats()["learned"] == inline.live.stats()["learned"] == n_entries * n
-
-
-async def test_while_a_shadow_applies_an_entry_the_offset_is_that_of_the_state() -> None:
-    [element] = elements(1, 40)
-    model = replica()
-    model.slice_events = 4
-    model.standby = StandbyState(model, PrepareEvent("adoption", "index", "0-0.0", "digest"))
-    model.standby.live = replica().live
-    model.standby.attached = True
-    applying = asyncio.create_task(model.apply(element))
-    seen = 0
-    while not applying.done():
-        await asyncio.sleep(0)
-        if model.live.n_learned:
-            assert model.offset.position == model.live.n_learned - 1
-            seen += 1
-    await applying
-    assert seen > 15
-    assert model.standby.live.n_learned == 40
 
 
 async def test_who_waits_for_an_offset_need_not_wait_for_more_than_a_state_that_has_it() -> None:

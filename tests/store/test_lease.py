@@ -9,7 +9,7 @@ import redis.exceptions
 
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from abound.store.lease import ADOPTION, Lease, LeaseLost, acquire, read_payloads
+from abound.store.lease import ACTIVATION, Lease, LeaseLost, acquire, read_payloads
 from abound_core.errors import Conflict, StoreUnavailable
 from abound_core.types import Offset
 from tests.support.valkey import Server
@@ -168,13 +168,13 @@ async def test_a_store_that_goes_away_leaves_the_lease_to_run_out(own_server: Se
 
 async def test_a_payload_is_there_for_as_long_as_its_lease(store: Store) -> None:
     async def read() -> list[list[int] | None]:
-        return await read_payloads(store, [KEYS, ModelKeys("other", "1-0")], ADOPTION, list[int])
+        return await read_payloads(store, [KEYS, ModelKeys("other", "1-0")], ACTIVATION, list[int])
 
     assert await read() == [None, None]
-    async with acquire(store, KEYS, SECONDS, ADOPTION) as lease, acquire(store, KEYS):
+    async with acquire(store, KEYS, SECONDS, ACTIVATION) as lease, acquire(store, KEYS):
         assert await read() == [None, None]
         await lease.renew(b"[1,2]")
-        await renewed(store, "adoption-lease")
+        await renewed(store, "activation-lease")
         assert await read() == [[1, 2], None]
         await lease.renew(b"written by another release")
         assert await read() == [None, None]

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from abound.api import learn_service
 from benchmarks.faults.clients import Book, Learner, Level, Reader
 from benchmarks.faults.ledger import LostTail, examine_now
 from benchmarks.faults.run import texts
@@ -35,7 +36,7 @@ class Scene:
         self.pair.start()
         self.pair.until_in_step()
         self.wire = Wire(directory / "w", self.pair.primary.socket)
-        self.service = Served(SimpleNamespace(url=self.wire.url), wait_seconds=3.0, durability=durability)  # type: ignore[arg-type]
+        self.service = Served(SimpleNamespace(url=self.wire.url), durability=durability)  # type: ignore[arg-type]
         self.service.start()
 
     def ready(self) -> dict[str, Any]:
@@ -61,7 +62,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
     monkeypatch.setenv("ABOUND_STORE_REPLY_SECONDS", "0.5")
-    monkeypatch.setenv("ABOUND_STORE_CONNECT_SECONDS", "0.5")
+    monkeypatch.setattr(learn_service, "APPLY_SECONDS", 3.0)
     scene = Scene(tmp_path, getattr(request, "param", "log"))
     yield scene
     scene.close()

@@ -22,13 +22,6 @@ from tests.support.job_program import TEST_METHODS
 from tests.support.served import Served
 from tests.support.valkey import Server
 
-QUICK = {
-    "ABOUND_JOBS_BEAT_SECONDS": "0.2",
-    "ABOUND_JOBS_LOST_SECONDS": "6",
-    "ABOUND_JOBS_CANCEL_SECONDS": "1",
-    "ABOUND_LOG_LEVEL": "warning",
-}
-
 
 class WorkerProcess:
     """``tests.support.job_program`` for one store."""
@@ -37,7 +30,7 @@ class WorkerProcess:
         self.server = server
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")},
-            **QUICK,
+            "ABOUND_LOG_LEVEL": "warning",
             "ABOUND_REDIS_URL": server.url,
             "ABOUND_ARTIFACTS_URL": str(artifacts),
             **variables,

@@ -21,8 +21,9 @@ from abound.log.events import (
     decode_entry,
     encode,
 )
+from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
-from abound.replace.replace import ReplaceContext, Replacement, replace_model
+from abound.replace.replace import Replacement, replace_model
 from abound.replica.replica import Replica, ReplicaParams
 from abound.state.position import AT_START
 from abound.state.replicated_model import ReplicatedModel

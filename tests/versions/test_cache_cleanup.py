@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from abound.replace.adoption import AdoptionContext
-from abound.replace.erase import delete_versions
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.file_cache import FileCache
-from abound.log.catalog import DEFAULT_MODEL, CatalogModel
+from abound.log.catalog import DEFAULT_MODEL
+from abound.replace.forget import delete_others
+from abound.replace.replace import ReplaceContext
 from abound.replica.replica import Replica
 from abound.settings import Settings
 from abound.store.client import Store
@@ -22,7 +22,6 @@ from abound.versions import versions as versions
 from abound.versions.cache_cleanup import COPIES_KEY, N_ASKED
 from abound.versions.card import Card
 from abound.versions.promotion.runner import PromotionRunner
-from abound_core.config import ModelConfig
 from abound_core.errors import NotReady, UnknownVersion
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import until
@@ -68,14 +67,18 @@ async def write(artifacts: ArtifactStore, keys: ModelKeys, method: str, until: s
     )
 
 
-async def quietly(names: list[str]) -> None:
-    pass
-
-
-def place_of(replica: Replica, artifacts: ArtifactStore, seconds: float = 60.0) -> AdoptionContext:
-    keys = replica.model(DEFAULT_MODEL).keys
-    return AdoptionContext(
-        store=replica.store, artifacts=artifacts, living=CatalogModel(keys, ModelConfig()), prepare_seconds=seconds
+async def forgotten(replica: Replica, artifacts: ArtifactStore, seconds: float = 60.0) -> None:
+    """What a job does once it has replaced a model to forget something."""
+    origin = replica.model(DEFAULT_MODEL).origin
+    await delete_others(
+        ReplaceContext(
+            store=replica.store,
+            artifacts=artifacts,
+            name=DEFAULT_MODEL,
+            origin=origin,
+            record="job",
+            prepare_seconds=seconds,
+        )
     )
 
 
@@ -94,7 +97,8 @@ async def test_copies_of_what_is_forgotten_go_from_every_machine(
     needed = {file.checksum for file in good.files}
     for machine in ("one", "other"):
         assert {path.stem for path in machines.copies(machine)} > needed
-    await delete_versions(place_of(one, artifacts), [bad.id], "asked for", quietly)
+    await versions.delete(artifacts, keys, bad.id)
+    await forgotten(one, artifacts)
     for machine in ("one", "other"):
         assert {path.stem for path in machines.copies(machine)} == needed
     with pytest.raises(UnknownVersion):
@@ -118,7 +122,7 @@ async def test_copies_of_what_was_deleted_before_go_as_well(
     assert machines.copies("one")
     assert machines.copies("away")
     await until(lambda: not one.model(DEFAULT_MODEL).versions)
-    await delete_versions(place_of(one, away), [], "asked for", quietly)
+    await forgotten(one, away)
     assert not machines.copies("one")
     assert machines.copies("away")
     await start_replica(server, None, machines.artifacts("away"))
@@ -140,14 +144,14 @@ async def test_who_forgets_waits_for_copies_that_are_on_their_way(
     artifacts = ArtifactStore(machines.url)
     await artifacts.join(one.store)
     with pytest.raises(NotReady, match=f"may still have copies of deleted versions: {one.id}"):
-        await delete_versions(place_of(one, artifacts, 1.5), [], "asked for", quietly)
+        await forgotten(one, artifacts, 1.5)
     async with asyncio.timeout(60):
         await waiting.wait()
     left = machines.folder / "one" / f"{'0' * 32}.npy"
     left.parent.mkdir(exist_ok=True)
     left.touch()  # it has come when the version was deleted already
     arrived.set()
-    await delete_versions(place_of(one, artifacts), [], "asked for", quietly)
+    await forgotten(one, artifacts)
     assert not left.exists()
 
 
@@ -157,22 +161,22 @@ async def test_a_failover_that_loses_what_was_asked_for_does_not_end_the_waiting
     one = await start_replica(server, None, machines.artifacts("one"))
     artifacts = ArtifactStore(machines.url)
     await artifacts.join(one.store)
-    await delete_versions(place_of(one, artifacts), [], "asked for", quietly)
+    await forgotten(one, artifacts)
     before = await one.store.client.lrange(COPIES_KEY, 0, -1)
-    await delete_versions(place_of(one, artifacts), [], "asked for", quietly)
+    await forgotten(one, artifacts)
     await one.store.client.ltrim(COPIES_KEY, 1, -1)  # it loses the last one before somebody asks
     assert await one.store.client.lrange(COPIES_KEY, 0, -1) == before
     left = machines.folder / "one" / f"{'0' * 32}.npy"
     left.parent.mkdir(exist_ok=True)
     left.touch()
-    await delete_versions(place_of(one, artifacts), [], "asked for", quietly)
+    await forgotten(one, artifacts)
     assert not left.exists()
 
     arrived = asyncio.Event()
     monkeypatch.setattr(one._copies, "_fetched", arrived.wait)
     left.touch()
     known = set(await one.store.client.lrange(COPIES_KEY, 0, -1))
-    asking = asyncio.create_task(delete_versions(place_of(one, artifacts), [], "asked for", quietly))
+    asking = asyncio.create_task(forgotten(one, artifacts))
     while set(await one.store.client.lrange(COPIES_KEY, 0, -1)) == known:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await one.store.client.delete(COPIES_KEY)  # it loses the one that is waited for
@@ -188,7 +192,7 @@ async def test_several_who_forget_at_once_all_come_to_an_end(
     one = await start_replica(server, None, machines.artifacts("one"))
     artifacts = ArtifactStore(machines.url)
     await artifacts.join(one.store)
-    asking = [delete_versions(place_of(one, artifacts), [], "asked for", quietly) for _ in range(N_ASKED + 2)]
+    asking = [forgotten(one, artifacts) for _ in range(N_ASKED + 2)]
     async with asyncio.timeout(60):
         await asyncio.gather(*asking)
     assert await one.store.client.llen(COPIES_KEY) == N_ASKED
@@ -200,7 +204,7 @@ async def test_nobody_waits_where_files_are_mapped_where_they_lie(
     artifacts = ArtifactStore(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
     one = await start_replica(server, None, artifacts)
     assert one._copies.done_requests is None
-    await delete_versions(place_of(one, artifacts, 0.0), [], "asked for", quietly)
+    await forgotten(one, artifacts, 0.0)
     assert await one.store.client.get(COPIES_KEY) is None
 
 

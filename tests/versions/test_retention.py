@@ -22,7 +22,6 @@ from abound.jobs.record import Job
 from abound.jobs.record import new_id as job_id
 from abound.jobs.repository import JobRepository
 from abound.log.catalog import read_catalog
-from abound.replace import erase
 from abound.store import expiring
 from abound.store.client import Store
 from abound.versions import activation
@@ -49,7 +48,7 @@ async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
 
 
 async def collect(store: Store, artifacts: ArtifactStore) -> int:
-    return await version_retention.collect_garbage(store, artifacts, KEYS, JobRepository(store).committed_prefixes)
+    return await versions.collect_garbage(store, artifacts, KEYS, JobRepository(store).committed_prefixes)
 
 
 async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: ArtifactStore) -> None:
@@ -57,7 +56,7 @@ async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: Art
     begun = [new_id() for _ in range(2)]
     for name in begun:
         await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
-    async with version_retention.writing(store, KEYS, begun[0]):
+    async with versions.writing(store, KEYS, begun[0]):
         assert await collect(store, artifacts) == 1
         left = {name.split("/")[3] for name in await artifacts.names(versions.folder(KEYS))}
         assert left == {whole.id, begun[0]}
@@ -72,7 +71,7 @@ async def test_a_committed_version_waits_for_its_job_until_that_has_ended(lab: L
     keys, jobs = (await lab.living()).keys, JobRepository(lab.store)
     waiting, ended = [await write_small(lab.artifacts, keys, fitted("a"), whole=False) for _ in range(2)]
     for card in (ended, waiting):
-        await jobs.submit(Job(id=job_id(), state="queued", model=keys.name, incarnation="1-0", method="m", kind="fit"))
+        await jobs.submit(Job(id=job_id(), state="queued", model=keys.name, origin="1-0", method="m", kind="fit"))
         job = await jobs.claim("fit", "a worker")
         assert job is not None
         assert await jobs.commit(job, versions.folder(keys, card.id))
@@ -82,7 +81,7 @@ async def test_a_committed_version_waits_for_its_job_until_that_has_ended(lab: L
             assert await jobs.requeue(job, "no space left on device", delay=640.0)
     await Worker(lab.store, artifacts=lab.artifacts).sweep(await read_catalog(lab.store))
     assert await versions.ids(lab.artifacts, keys, versions.READY) == [waiting.id]
-    assert await version_retention.publish(lab.store, lab.artifacts, keys, waiting.id) == waiting
+    assert await activation.publish(lab.store, lab.artifacts, keys, waiting.id) == waiting
     assert (await versions.load(lab.artifacts, keys, waiting.id)).card == waiting
 
 
@@ -130,7 +129,7 @@ async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, art
     assert await versions.ids(artifacts, KEYS) == [made[1].id]
 
 
-@pytest.mark.parametrize("way", ["delete", "retain", "forget"])
+@pytest.mark.parametrize("way", ["delete", "retain"])
 async def test_what_is_entered_while_it_is_deleted_keeps_no_place(
     store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -145,13 +144,8 @@ async def test_what_is_entered_while_it_is_deleted_keeps_no_place(
     monkeypatch.setattr(artifacts, "clear", late)
     if way == "delete":
         await version_retention.delete(store, artifacts, KEYS, cards[0].id)
-    elif way == "retain":
-        assert await version_retention.retain(store, artifacts, KEYS, 1) == [cards[0].id]
     else:
-        place = cast(
-            Any, SimpleNamespace(store=store, artifacts=artifacts, keys=KEYS, prepare_seconds=1, checkpoint=None)
-        )
-        assert await erase._deleted(place, [cards[0].id], "a test")
+        assert await version_retention.retain(store, artifacts, KEYS, 1) == [cards[0].id]
     assert await versions.ids(artifacts, KEYS) == [cards[1].id]
     assert await challengers.list_challengers(store, KEYS) == []
 
@@ -170,14 +164,14 @@ async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
     store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = await begin(artifacts)
-    publish = version_retention.publish
+    publish = activation.publish
 
     async def deleted(*given: Any) -> Card:
         card = await publish(*given)
         await version_retention.delete(store, artifacts, KEYS, card.id)
         return card
 
-    monkeypatch.setattr(version_retention, "publish", deleted)
+    monkeypatch.setattr(activation, "publish", deleted)
     job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="if_better")
     context = SimpleNamespace(
         store=store,
@@ -216,7 +210,7 @@ async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifa
     with pytest.raises(UnknownVersion):
         await activation.activate(place_of(store, artifacts), begun.id, "a test")
     for _ in range(2):
-        assert await version_retention.publish(store, artifacts, KEYS, begun.id) == begun
+        assert await activation.publish(store, artifacts, KEYS, begun.id) == begun
     assert [card.id for card in await versions.cards(artifacts, KEYS)] == [begun.id]
     assert await versions.ids(artifacts, KEYS, versions.READY) == []
     assert (await versions.load(artifacts, KEYS, begun.id)).card == begun
@@ -225,7 +219,7 @@ async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifa
 async def test_a_version_is_published_when_nobody_activates_any_more(store: Store, artifacts: ArtifactStore) -> None:
     begun = await begin(artifacts)
     async with activation.fence(store, KEYS):
-        publishing = asyncio.create_task(version_retention.publish(store, artifacts, KEYS, begun.id))
+        publishing = asyncio.create_task(activation.publish(store, artifacts, KEYS, begun.id))
         await asyncio.sleep(0)
         assert await versions.ids(artifacts, KEYS) == []
     assert await publishing == begun
@@ -235,16 +229,7 @@ async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Art
     begun = await begin(artifacts)
     await artifacts.clear(versions.folder(KEYS, begun.id))
     with pytest.raises(VersionDeleted, match="was deleted before its job ended"):
-        await version_retention.publish(store, artifacts, KEYS, begun.id)
-
-
-async def test_a_forgetting_finds_what_is_not_published(store: Store, artifacts: ArtifactStore) -> None:
-    place = cast(Any, SimpleNamespace(artifacts=artifacts, keys=KEYS))
-    older = await begin(artifacts, data_range={"after": None, "until": "5-0.0"})
-    newer = await begin(artifacts, data_range={"after": None, "until": "50-0.0"})
-    unclear = await write(artifacts, fit("frequency"), data_range={"after": None, "until": "not an offset"})
-    assert await erase.versions_fitted_since(place, Offset.parse("10-0.0")) == sorted([newer.id, unclear.id])
-    assert older.id in await erase.versions_fitted_since(place, Offset.parse("1-0.0"))
+        await activation.publish(store, artifacts, KEYS, begun.id)
 
 
 async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: ArtifactStore) -> None:

@@ -17,11 +17,8 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.checksums import checksum_of, seal
 from abound.artifacts.file_format import encode_head
 from abound.artifacts.npy import ArrayFile
-from abound.history import erasures
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from abound.versions import retention as version_retention
-from abound.versions import version_file
 from abound.versions import versions as versions
 from abound.versions.card import Card, digest_of, reading_settings, refuse_other_reading
 from abound.versions.retention import VersionParams
@@ -29,7 +26,6 @@ from abound.versions.version_file import DEFAULT, MAGIC, export_version, import_
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, InvalidInstance, Malformed
 from abound_core.methods.fitted import FittedMethod
-from abound_core.types import Offset
 from tests.versions.test_versions import KEYS, OTHER, fit, write
 
 
@@ -146,44 +142,6 @@ async def test_a_version_of_the_model_has_learned_nothing_that_the_log_does_not_
     await taken(store, artifacts, false, bodies)
 
 
-async def test_a_version_that_may_have_learned_what_was_forgotten_since_is_not_taken(
-    store: Store, artifacts: ArtifactStore
-) -> None:
-    """One that was fitted after it is."""
-    card, bodies = await whole(artifacts)
-    await store.client.xadd(KEYS.log, {"e": b""}, id="20-0")
-    later = msgspec.structs.replace(card, data_range={"after": None, "until": "11-0.0"}, offset="11-0.0")
-    of_a_data_set = msgspec.structs.replace(card, data_range=None, data="rows")
-    await erasures.add_unfinished(store, KEYS, "j", erasures.UnfinishedErasure("9-0.0", source="s"))
-    with pytest.raises(Conflict, match="being forgotten"):
-        await taken(store, artifacts, card, bodies, keys=KEYS)
-    for command in await erasures.completing(store, KEYS, Offset.parse("10-0.0")):
-        await store.client.execute_command(*command)
-    with pytest.raises(Conflict, match=r"were forgotten at 10-0\.0, .* up to 9-0\.0"):
-        await taken(store, artifacts, card, bodies, keys=KEYS)
-    for one in (later, of_a_data_set):
-        await taken(store, artifacts, one, bodies, keys=KEYS)
-    assert len(await versions.ids(artifacts, KEYS)) == 3
-
-
-async def test_a_forgetting_that_begins_while_a_version_is_taken_over_is_seen(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has looked for versions before there was this one."""
-    card, bodies = await whole(artifacts)
-    await store.client.xadd(KEYS.log, {"e": b""}, id="20-0")
-    finish = versions.finish
-
-    async def late(*given: Any) -> Card:
-        await erasures.add_unfinished(store, KEYS, "j", erasures.UnfinishedErasure("19-0.0", source="s"))
-        return await finish(*given)
-
-    monkeypatch.setattr(version_file.versions, "finish", late)
-    with pytest.raises(Conflict, match="being forgotten"):
-        await taken(store, artifacts, card, bodies, keys=KEYS)
-    assert await versions.ids(artifacts, KEYS) == [card.id]
-
-
 async def test_a_card_that_breaks_a_rule_does_not_hide_the_others(store: Store, artifacts: ArtifactStore) -> None:
     kept = await write(artifacts, fit("frequency"))
     await write(artifacts, fit("frequency"), sizes={"instances": -1})
@@ -273,7 +231,7 @@ async def test_a_graph_that_somebody_changed_is_never_loaded(
 async def test_versions_that_come_at_the_same_time_count(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await whole(artifacts)
     bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
-    async with version_retention.writing(store, OTHER, "anotherone", card.n_bytes):
+    async with versions.writing(store, OTHER, "anotherone", card.n_bytes):
         with pytest.raises(Conflict, match="bytes"):
             await taken(store, artifacts, card, bodies, bound)
     await taken(store, artifacts, card, bodies, bound)  # that one came to nothing

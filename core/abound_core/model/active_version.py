@@ -1,7 +1,7 @@
 """The version of a model that answers requests: replicated state, changed only by log events.
 
 Every model has its index, the version ``live``; a fitted version has an id. The index keeps learning whichever
-version is active, and the adoption of a new index state does not change the active version.
+version is active, and a new state of the index does not change the active version.
 """
 
 from __future__ import annotations

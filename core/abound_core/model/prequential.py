@@ -32,6 +32,7 @@ from abound_core.model.prequential_kernels import (
     N_ROWS,
     UPDATED,
 )
+from abound_core.rank_sums import RankSums
 
 WINDOW = 10_000  # instances for the total, labels for the groups
 
@@ -101,8 +102,10 @@ class Prequential:
         counts, window, label_window = self.arrays.counts[0], self.arrays.window, self.arrays.label_window
         labels = _end_of(label_window, int(counts[LABELS]), n)
         groups = labels & ((1 << GROUP_BITS) - 1)
-        return _of_ranks(_end_of(window, int(counts[LEARNED]), n)) | {
-            "groups": {name: _of_ranks(labels[groups == group] >> GROUP_BITS) for group, name in enumerate(GROUPS)}
+        return RankSums.of(_end_of(window, int(counts[LEARNED]), n)).measures() | {
+            "groups": {
+                name: RankSums.of(labels[groups == group] >> GROUP_BITS).measures() for group, name in enumerate(GROUPS)
+            }
         }
 
     def trace(self) -> dict[str, Any]:
@@ -151,24 +154,9 @@ def _end_of(ring: npt.NDArray[np.int32], n_written: int, n: int) -> npt.NDArray[
 
 
 def _of_counts(counts: npt.NDArray[np.int64], reciprocal: float) -> dict[str, Any]:
-    n = int(counts[LEARNED])
-    return _scores(n, int(counts[HITS_AT_1]), int(counts[HITS_AT_5]), reciprocal)
-
-
-def _of_ranks(ranks: npt.NDArray[np.int32]) -> dict[str, Any]:
-    found = ranks[ranks > 0]
-    return _scores(len(ranks), int((found == 1).sum()), int((found <= 5).sum()), float((1.0 / found).sum()))
-
-
-def _scores(n: int, hits_at_1: int, hits_at_5: int, reciprocal: float) -> dict[str, Any]:
-    if n == 0:
-        return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
-    return {"n": n, "R@1": hits_at_1 / n, "R@5": hits_at_5 / n, "MRR": reciprocal / n}
+    return RankSums(int(counts[LEARNED]), int(counts[HITS_AT_1]), int(counts[HITS_AT_5]), reciprocal).measures()
 
 
 def _series(counts: npt.NDArray[np.int64], reciprocal: npt.NDArray[np.float64]) -> dict[str, list[Any]]:
-    points = [
-        _scores(int(row[LEARNED]), int(row[HITS_AT_1]), int(row[HITS_AT_5]), float(total))
-        for row, total in zip(counts, reciprocal, strict=True)
-    ]
+    points = [_of_counts(row, total) for row, total in zip(counts, reciprocal.tolist(), strict=True)]
     return {name: [None if point[name] is None else round(point[name], 4) for point in points] for name in MEASURES}

@@ -37,8 +37,10 @@ from abound.api.routes import keys as key_routes
 from abound.api.routes import versions as version_routes
 from abound.api.routes.classify import Classify
 from abound.api.routes.learn import LearnHandler
-from abound.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
+from abound.api.times import READ_WAIT_SECONDS
+from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.file_cache import cache_in
+from abound.artifacts.times import PATIENCE_SECONDS
 from abound.jobs.submission import JobSubmission
 from abound.log.stream import LogParams
 from abound.metrics import REQUEST_ID, TRACE_ID, Telemetry
@@ -68,7 +70,6 @@ event and answers in microseconds. Errors are problem documents (RFC 9457).
 
 FLUSH_SECONDS = 1.0
 JOBS_SECONDS = 5.0
-READ_WAIT_SECONDS = 1.0
 READING = ("GET", "HEAD", "OPTIONS")
 
 Report = Callable[[str, float], None]
@@ -120,8 +121,11 @@ class Application(FastAPI):
             await replica.start(report)
             report("reading the keys", 0.0)
             await ring.start(store.params.start_seconds)
-            tasks = [asyncio.create_task(_update_metrics(self.state.parts)), asyncio.create_task(ring.run())]
-            tasks.append(asyncio.create_task(forever(partial(_update_job_metrics, self.state.parts), JOBS_SECONDS)))
+            tasks = [
+                asyncio.create_task(forever(partial(health.update_metrics, self.state.parts), FLUSH_SECONDS)),
+                asyncio.create_task(forever(partial(_update_job_metrics, self.state.parts), JOBS_SECONDS)),
+                asyncio.create_task(ring.run()),
+            ]
             try:
                 yield
             finally:
@@ -312,12 +316,6 @@ class Application(FastAPI):
         except (NotReady, StoreUnavailable):
             if not reads or (model and not is_known):
                 raise
-
-
-async def _update_metrics(parts: Parts) -> None:
-    while True:
-        await asyncio.sleep(FLUSH_SECONDS)
-        await parts.update_metrics()
 
 
 async def _update_job_metrics(parts: Parts) -> None:

@@ -24,9 +24,8 @@ from abound_core.errors import InvalidInstance, Malformed
 from abound_core.instances import outline_kernels as kernels
 from abound_core.instances.dense_vector import to_int8
 from abound_core.instances.json_fallback import LONG_JSON
-from abound_core.instances.negative_numbers import warning_of
 from abound_core.instances.record import dense_of
-from abound_core.instances.vectorizer import Vectorizer
+from abound_core.instances.vectorizer import Vectorizer, negative_warning
 from abound_core.limits import Limits
 from abound_core.model.live_model import LiveModel
 
@@ -214,7 +213,7 @@ def add_warning(answer: bytes, warning: str | None) -> bytes:
 async def warning_about(live: LiveModel, features: bytes) -> str | None:
     if live.config.negative != "ignore":
         return None
-    return await in_thread(warning_of, features) if len(features) > LONG_JSON else warning_of(features)
+    return await in_thread(negative_warning, features) if len(features) > LONG_JSON else negative_warning(features)
 
 
 def max_work_of(limits: Limits) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, NamedTuple
 
@@ -12,7 +11,6 @@ from fastapi.dependencies.models import Dependant
 
 from abound.api.decoding import MAX_DETAILS_WORK, decode_batch
 from abound.api.learn_service import ConfigChanges, LearnService
-from abound.api.problems import take_problem_counts
 from abound.api.request_body import JSON, BodyBudget, media_of, read_body
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.jobs.submission import JobSubmission
@@ -29,9 +27,6 @@ from abound.settings import Settings
 from abound.state.replicated_model import ReplicatedModel
 from abound_core.errors import ArtifactsUnavailable, InvalidInstance, Overloaded, UnknownModel, did_you_mean
 from abound_core.limits import MODEL_NAME
-from abound_core.types import Offset
-
-MODELS_AT_ONCE = 50  # models whose figures are read without giving way to requests, about 1 ms
 
 
 class Parts(NamedTuple):
@@ -48,39 +43,6 @@ class Parts(NamedTuple):
     submission: JobSubmission
     rankers: Rankers
     learning: LearnService
-
-    async def update_metrics(self) -> None:
-        self.telemetry.flush()
-        self.telemetry.count_refused(take_problem_counts())
-        self.telemetry.count_unchecked(self.rates.take_unchecked_count())
-        self.telemetry.set_connected(self.replica.status().log == "connected")
-        figures: dict[str, dict[str, float]] = {}
-        for number, model in enumerate(self.replica.models.all(), start=1):
-            name, live = model.name, model.live
-            figures[name] = {
-                "learned": live.n_learned,
-                "features": len(live.features),
-                "classes": len(live.labels),
-                "connections": live.index.n_connections,
-                "memory": live.n_bytes + model.n_loaded_bytes + model.n_coming_bytes,
-                "lag": model.lag or 0,
-                "log_max_bytes": self.replica.params.log.max_log_bytes,
-                "activated": 0 if live.serving.is_live else Offset.parse(live.serving.at).milliseconds / 1e3,
-                "loaded": len(model.versions or ()),
-            }
-            self.telemetry.count_classified(name, model.n_classified)
-            model.n_classified = 0
-            if (appender := model.appender) is not None:
-                requests, n_bytes = appender.waiting
-                figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
-                self.telemetry.add_appends(*appender.timer.drain())
-            if (kept := self.replica.storage_status.get(model)) is not None:
-                figures[name] |= kept.figures()
-            if number % MODELS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        self.telemetry.set_models(figures)
-        self.telemetry.add_rankings(*self.rankers.timer.drain())
-        self.budget.update_sizes(self.replica.models.all())
 
 
 async def parts(request: Request) -> Parts:

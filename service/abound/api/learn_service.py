@@ -31,6 +31,7 @@ from abound.api.schemas.learn_classify import (
     LearnResult,
     Wait,
 )
+from abound.api.times import APPLY_SECONDS
 from abound.log.append_group import LearnDraft, LearnOutcome
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.predictions import RememberParams, mark_learned, recall, vector_fingerprint
@@ -71,7 +72,6 @@ class LearnService:
         self._changing = changing
         self._budget = budget
         self._durability = settings.durability
-        self._wait_seconds = settings.wait_seconds
         self._pending_classes: weakref.WeakKeyDictionary[ReplicatedModel, PendingClasses] = weakref.WeakKeyDictionary()
 
     async def earlier_instance_result(
@@ -94,7 +94,7 @@ class LearnService:
         new = self._pending_classes.get(model)
         if new is None:
             new = self._pending_classes[model] = PendingClasses(weakref.proxy(model))
-        return new.track_request(self._wait_seconds)
+        return new.track_request(APPLY_SECONDS)
 
     async def record(
         self, model: ReplicatedModel, config: ModelConfig, instance: LabelledInstance, new: RequestAdditions
@@ -132,7 +132,7 @@ class LearnService:
         if any(draft.key is None or draft.key not in receipts for draft in drafts):
             # Repeats only return their first answer and need no memory.
             self._budget.check(model, self._replica.models.all)
-        learned = await self._replica.learn(model.name, drafts, wait, self._wait_seconds)
+        learned = await self._replica.learn(model.name, drafts, wait, APPLY_SECONDS)
         predictions = [one for draft in drafts for one in draft.predictions]
         if predictions:
             with suppress(StoreUnavailable):  # learned all the same; at worst the instance is listed again

@@ -59,7 +59,7 @@ TAGS = [
     {"name": "learner", "description": "Learn instances and rank labels."},
     {"name": "models", "description": "Models, their labels and statistics; export and import."},
     {"name": "versions", "description": "Fitted versions: compare, activate, let challengers compete."},
-    {"name": "jobs", "description": "Background work: fits and rebuilds of the index."},
+    {"name": "jobs", "description": "Background work: fits, and replacements of the index."},
     {"name": "datasets", "description": "Uploaded files that jobs can learn from."},
     {"name": "snapshots", "description": "Stored states of a model."},
     {"name": "keys", "description": "API keys and the audit log."},

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import signal
 import socket
 import sys
@@ -27,7 +26,7 @@ from abound.processes import child_main
 from abound.processes.startup_page import BACKLOG
 from abound.processes.status_pipe import Report, Reporter
 from abound.security import key_store
-from abound.settings import MIB, Settings, is_loopback, unknown_variables
+from abound.settings import MIB, Settings, is_loopback
 from abound.store.client import Store, StoreParams
 from abound_core.errors import CannotStart, StoreUnavailable
 
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 
 
 READINESS_CHECK_SECONDS = 0.25  # between two looks at ``/readyz``
+
+MAX_HEAD_BYTES = 65_536  # of a request; a key and what proxies add take a few KiB
+MAX_CONNECTIONS = 10_000  # of clients; each takes a file descriptor and buffers
 
 
 class ReplicaServer(uvicorn.Server):
@@ -46,9 +48,9 @@ class ReplicaServer(uvicorn.Server):
 
         # These bounds are on the bytes of a request, for chunks take more than the body. Routes bound the body itself.
         connection = ClientConnection.with_bounds(
-            settings.max_header_bytes,
+            MAX_HEAD_BYTES,
             2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB,
-            settings.max_connections,
+            MAX_CONNECTIONS,
             app.fast_path,
             import_bytes=2 * settings.max_import_bytes + MIB,
             dataset_bytes=2 * settings.group(DatasetParams).max_bytes + MIB,
@@ -160,7 +162,6 @@ async def check_store(settings: Settings) -> None:
 def main() -> int:
     words = child_main.parser("api.server", __doc__)
     words.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
-    words.add_argument("--first", action="store_true", help="log the warnings that are the same for all replicas")
     options = words.parse_args()
     listening = socket.socket(fileno=options.fd)
     listening.set_inheritable(False)
@@ -169,9 +170,6 @@ def main() -> int:
         reporter("checking the store", 0.0)
         uvloop.run(check_store(settings))
         child_main.load_kernels(reporter, first=True)
-        for sentence in unknown_variables(os.environ) if options.first else ():
-            if sentence not in unknown_variables(os.environ, groups=False):  # the supervisor has reported these
-                reporter.send(Report(warning=sentence))
         if not uvloop.run(serve(settings, listening, reporter)):
             sys.exit(1)  # the supervisor starts the process again
 

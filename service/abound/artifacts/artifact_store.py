@@ -36,13 +36,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from abound.artifacts.file_cache import FileCache
 from abound.artifacts.timeouts import DaemonThreads, ResponseTimeout
+from abound.artifacts.times import UNFINISHED_SECONDS
 from abound.store.client import Store, store_errors
 from abound_core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
 
 ARTIFACTS_KEY = b"abound:artifacts"
 MARKER = "abound.json"
-
-UNFINISHED_SECONDS = 3600.0  # an unfinished file of this age has no writer any more
 
 _NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,127}/){0,7}[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -51,9 +50,6 @@ PIECE_BYTES = 8 * 2**20
 OPENING_TRIES = 5
 
 THREADS = 16  # calls at a time; they wait for a disk or for a network
-
-PATIENCE_SECONDS = 5.0
-"""Timeout in processes that answer requests or serve many models. A call to a silent store ends after twice as long."""
 
 DRIVERS = (
     ("botocore.exceptions", "BotoCoreError"),
@@ -295,9 +291,7 @@ class ArtifactStore:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-        # The directory entries must be on disk too, including those of new folders.
-        for folder in {target.parent, *(folder.parent for folder in new)}:
-            sync_folder(folder)
+        _sync_entries(target, new)
 
     def _link(self, path: str, new: str) -> None:
         if not self.is_directory:
@@ -305,17 +299,16 @@ class ArtifactStore:
             self._filesystem.cp_file(path, new)
             return
         target = Path(new)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        made = [folder for folder in target.parents if not folder.exists()]
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             target.hardlink_to(path)
         except FileExistsError:
             return
         except OSError:  # the file system has no links
-            if not Path(path).exists():
-                raise
             self._write(new, Path(path).read_bytes())
             return
-        sync_folder(target.parent)
+        _sync_entries(target, made)
 
     def _upload(self, path: str, pieces: Iterable[bytes | memoryview]) -> None:
         self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -413,6 +406,12 @@ def _opened(path: Path) -> tuple[BinaryIO, list[Path]]:
     raise ArtifactsUnavailable(
         f"the folder {path.parent} is deleted again and again while a file is created in it; try again"
     )
+
+
+def _sync_entries(path: Path, new: list[Path]) -> None:
+    """Put the directory entries of a file and of the folders created for it on disk."""
+    for folder in {path.parent, *(folder.parent for folder in new)}:
+        sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:

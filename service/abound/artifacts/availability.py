@@ -12,13 +12,12 @@ import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.timeouts import NO_ANSWER
+from abound.artifacts.times import JOIN_SECONDS
 from abound.store.client import Store
 from abound.tasks import cancel_and_wait
 from abound_core.errors import ArtifactsUnavailable
 
 log = structlog.get_logger(__name__)
-
-JOIN_SECONDS = 3.0  # longest wait for one attempt
 
 
 class AvailabilityMonitor:

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import structlog
 
-log = structlog.get_logger(__name__)
+from abound.artifacts.times import UNFINISHED_SECONDS
 
-UNFINISHED_SECONDS = 3600.0
+log = structlog.get_logger(__name__)
 
 
 def cache_in(data_dir: Path, n_bytes: int) -> FileCache | None:

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.times import WRITING_SECONDS
 from abound.store import expiring
 from abound.store.client import Store
-
-WRITING_SECONDS = 600
 
 
 def hold_write_mark(

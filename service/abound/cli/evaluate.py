@@ -237,10 +237,10 @@ class _Files:
 
     def __iter__(self) -> Iterator[DatasetInstance]:
         from abound.datasets.files import read_file
-        from abound_core.instances.negative_numbers import warning_of
+        from abound_core.instances.vectorizer import negative_warning
 
         for instance in chain.from_iterable(read_file(name, columns=self.columns) for name in self.names):
-            if self.warning is None and (warning := warning_of(instance.features or b"")) is not None:
+            if self.warning is None and (warning := negative_warning(instance.features or b"")) is not None:
                 self.warning = f"{instance.location}: warning: {warning}"
             yield instance
 

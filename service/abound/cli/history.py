@@ -119,10 +119,6 @@ def _with_model(work: Any, model: str, settings: Settings) -> Any:
     return with_store(settings, run)
 
 
-def _totals(sizes: list[int]) -> dict[str, int]:
-    return {"number": len(sizes), "bytes": sum(sizes)}
-
-
 def _to_public(contents: HistoryManifest | None) -> dict[str, Any] | None:
     if contents is None:
         return None

@@ -62,10 +62,10 @@ def submit_job(
         request = {"method": method, "model": model, "params": params, "data": data, "activate": activate}
         job = client.submit(request)
         if follow:
-            job = _follow(client, job["id"])
-    _print_job(job, as_json)
+            job = wait_for_job(client, job["id"])
+    print_job(job, as_json)
     if follow:
-        _exit_unless_succeeded(job)
+        exit_unless_succeeded(job)
 
 
 @jobs.command("list")
@@ -102,7 +102,7 @@ def show_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: As
     from abound.client import Client
 
     with Client(url, key=key) as client:
-        _print_job(client.job(job_id), as_json)
+        print_job(client.job(job_id), as_json)
 
 
 @jobs.command("follow")
@@ -111,9 +111,9 @@ def follow_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: 
     from abound.client import Client
 
     with Client(url, key=key) as client:
-        job = _follow(client, job_id)
-    _print_job(job, as_json)
-    _exit_unless_succeeded(job)
+        job = wait_for_job(client, job_id)
+    print_job(job, as_json)
+    exit_unless_succeeded(job)
 
 
 @jobs.command("cancel")
@@ -126,8 +126,8 @@ def cancel_job(
     with Client(url, key=key) as client:
         job = client.cancel(job_id)
         if follow:
-            job = _follow(client, job_id)
-    _print_job(job, as_json)
+            job = wait_for_job(client, job_id)
+    print_job(job, as_json)
 
 
 @jobs.command("methods")
@@ -159,7 +159,7 @@ def _typed_strings(assignments: list[str], params: dict[str, Any], client: Clien
     return strings
 
 
-def _follow(client: Client, job_id: str) -> dict[str, Any]:
+def wait_for_job(client: Client, job_id: str) -> dict[str, Any]:
     job: dict[str, Any] = {}
     with progress_bar(f"job {job_id}") as bar:
         bar.reset(1.0)
@@ -177,7 +177,7 @@ def _status_words(job: dict[str, Any]) -> Iterable[str]:
         yield f"attempt {job['attempt']}"
 
 
-def _print_job(job: dict[str, Any], as_json: bool) -> None:
+def print_job(job: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(job)
         return
@@ -188,7 +188,7 @@ def _print_job(job: dict[str, Any], as_json: bool) -> None:
     print_table("", shown | {"progress": f"{job['progress']:.0%}"})
 
 
-def _exit_unless_succeeded(job: dict[str, Any]) -> None:
+def exit_unless_succeeded(job: dict[str, Any]) -> None:
     if job["state"] != "succeeded":
         sys.stderr.write(f"abound: the job {job['id']} {job['state']}: {job['error'] or 'no reason given'}\n")
         raise typer.Exit(1)

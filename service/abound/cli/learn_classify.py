@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from abound.cli.accuracy import RunningAccuracy, format_score, rank_in
+from abound.cli.accuracy import RunningAccuracy, format_score
 from abound.cli.file_arguments import CommandFailed
 from abound.cli.options import (
     DEFAULT_URL,
@@ -40,6 +40,7 @@ from abound.cli.options import (
 )
 from abound.cli.progress import ProgressBar, progress_bar
 from abound_core.errors import AboundError, Malformed
+from abound_core.rank_sums import rank_in
 
 if TYPE_CHECKING:
     from abound.client import Client, Refused

@@ -113,6 +113,30 @@ def configure_model(
     print_result(answer, f"configured {name}", as_json)
 
 
+@models.command("undo")
+def undo_replacement(
+    name: Name,
+    reason: Annotated[str | None, typer.Option("--reason", help="Reason to store with the job.")] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Undo the last refit, restore or undo of a model. Keep what it has learned since.
+
+    Submits the job `undo`, and waits until it has ended.
+    """
+    from abound.cli.jobs import exit_unless_succeeded, print_job, wait_for_job
+    from abound.client import Client
+
+    confirm(f"Undo the last replacement of {name}?", yes)
+    params = {} if reason is None else {"reason": reason}
+    with Client(url, key=key) as client:
+        job = wait_for_job(client, client.submit({"method": "undo", "model": name, "params": params})["id"])
+    print_job(job, as_json)
+    exit_unless_succeeded(job)
+
+
 @models.command("delete")
 def delete_model(
     name: Name,

@@ -58,7 +58,10 @@ RESERVED = ("history", "import")
 HEAD_BYTES = 2**20  # that ``head`` reads of a file
 SHOWN_BYTES = 4 * HEAD_BYTES  # of the instances that ``head`` returns, as JSON
 MAX_SAID_BYTES = 2**20  # longest line of the checking process; an error may quote a long name from the file
+CHECK_SECONDS = 3600.0  # longest check of a file; the client waits for it, and the balancer in front of the service
 CHECKING_SECONDS = 60.0  # a share that was reported longer ago is not shown
+MAX_DATASETS = 1000  # ``_SET`` and the list of data sets read all cards
+MAX_EXPANSION = 16  # most bytes of a decompressed file, per byte of the largest upload; bounds what a bomb costs
 MAX_CHECKS = 2  # files that one process checks at a time
 
 _SET = """
@@ -87,21 +90,12 @@ class DatasetParams:
     ----------
     max_bytes : int
         Maximum size of one uploaded file.
-    plain_bytes : int
-        Maximum size of one file, decompressed.
     total_bytes : int
         Maximum size of all uploaded files together.
-    most : int
-        Maximum number of data sets.
-    check_seconds : float
-        Longest time that the check of one file may take.
     """
 
     max_bytes: int = 4 * 2**30
-    plain_bytes: int = 64 * 2**30
     total_bytes: int = 32 * 2**30
-    most: int = 1000
-    check_seconds: float = 3600.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -288,7 +282,7 @@ class DatasetRepository:
             "-m",
             "abound.datasets.check",
             file,
-            str(self._params.plain_bytes),
+            str(MAX_EXPANSION * self._params.max_bytes),
             msgspec.json.encode(columns).decode(),
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
@@ -300,7 +294,7 @@ class DatasetRepository:
         leaving = asyncio.create_task(client_left())
         leaving.add_done_callback(lambda _: _kill(process))  # which ends the loop
         try:
-            async with asyncio.timeout(self._params.check_seconds):
+            async with asyncio.timeout(CHECK_SECONDS):
                 async for line in process.stdout:
                     found = json.loads(line)
                     if (share := found.pop("share", None)) is not None:
@@ -309,10 +303,7 @@ class DatasetRepository:
         except ValueError:
             found = {}
         except TimeoutError:
-            raise TooLarge(
-                f"checking the file takes more than {self._params.check_seconds:g} s; "
-                "split it or raise ABOUND_DATASETS_CHECK_SECONDS"
-            ) from None
+            raise TooLarge(f"checking the file takes more than {CHECK_SECONDS:g} s; split it") from None
         finally:
             leaving.cancel()
             _kill(process)
@@ -335,12 +326,12 @@ class DatasetRepository:
         params = self._params
         with store_errors():
             answer = await self._store.client.eval(
-                _SET, 1, KEY, card.name, msgspec.json.encode(card), card.bytes, params.total_bytes, params.most
+                _SET, 1, KEY, card.name, msgspec.json.encode(card), card.bytes, params.total_bytes, MAX_DATASETS
             )
         if answer == -1:
             raise Conflict(f"all data sets together would exceed {params.total_bytes} bytes; delete one first")
         if answer == -2:
-            raise Conflict(f"there are {params.most} data sets already; delete one first")
+            raise Conflict(f"there are {MAX_DATASETS} data sets already; delete one first")
         return _decoded(answer) if isinstance(answer, bytes) else None
 
 

@@ -267,7 +267,7 @@ async def write_segment(
     """
     packed = await asyncio.to_thread(encode_segment, elements)
     first, last = elements[0][0].decode(), elements[-1][0].decode()
-    name = f"{history_manifest.artifact_folder(to.keys, 'history')}/{first}-{secrets.token_hex(4)}.seg"
+    name = f"{to.keys.folder}/history/{first}-{secrets.token_hex(4)}.seg"
     await to.artifacts.put(name, packed)
     if await to.artifacts.get(name) != packed:
         raise Corrupted(f"the artifact store does not give back what was written as {name}")

@@ -20,7 +20,7 @@ import re
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.history import History, HistoryManifest, artifact_folder
+from abound.history.history import History, HistoryManifest
 from abound.log import stream
 from abound.log.catalog import Catalog
 from abound.state import snapshots, state_files
@@ -99,7 +99,7 @@ class FileCollector:
             if one in coming:
                 continue
             if one is not None:
-                if name.startswith((artifact_folder(one, "history/"), f"{state_files.folder(one)}/")):
+                if name.startswith((f"{one.folder}/history/", f"{state_files.folder(one)}/")):
                     found[one].add(name)
             elif Offset.of_entry(match["incarnation"]) > catalog.offset:
                 continue

@@ -158,10 +158,6 @@ def history_key(keys: ModelKeys) -> bytes:
     return keys.key("history")
 
 
-def artifact_folder(keys: ModelKeys, part: str = "") -> str:
-    return f"{keys.name}/{keys.incarnation}" + (f"/{part}" if part else "")
-
-
 def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
     """Raise Corrupted unless the manifest belongs to this model, matches its checksum and has no gap."""
     what = f"the manifest of the history of {keys.name}"

@@ -1,7 +1,7 @@
 """Integrity of a model's full log: can history, log and all files that they refer to be read?
 
-While a snapshot is good, starts read only the log after it. Other damage stays unnoticed until a job verifies,
-rebuilds or erases.
+While a snapshot is good, starts read only the log after it. Other damage stays unnoticed until somebody
+verifies, refits, restores or forgets.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ import socket
 
 import structlog
 
-from abound.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.times import PATIENCE_SECONDS
 from abound.jobs.context import delete_uncommitted
 from abound.jobs.fork_server import ForkServer
 from abound.jobs.record import ENDED, Job
@@ -55,7 +56,7 @@ class JobDispatcher:
         tasks = [
             asyncio.create_task(one)
             for one in (
-                # one job of each kind at a time, so that a fit does not delay a rebuild
+                # one job of each kind at a time, so that a fit does not delay a refit
                 *map(self._run_kind, self._settings.job_kinds),
                 self._check_jobs_repeatedly(),
             )

@@ -25,6 +25,7 @@ from abound.jobs.training_data import MAX_DENSE_BYTES, matrices_of_history
 from abound.processes.parallel import parallel
 from abound.settings import field_descriptions
 from abound.state.replicated_model import new_secret
+from abound.versions import activation
 from abound.versions import retention as version_retention
 from abound.versions import versions as versions
 from abound.versions.card import Card, new_id, reading_settings
@@ -195,7 +196,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     name = prefix.rpartition("/")[2]
     await context.will_write(prefix)
     progress("writing the version", 0.9)
-    async with version_retention.writing(context.store, keys, name):
+    async with versions.writing(context.store, keys, name):
         # Write the version without its card, commit, then write the card, which makes the version visible.
         card = await versions.write(
             context.artifacts,
@@ -231,7 +232,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
 async def _publish(context: JobContext, name: str) -> Card:
     """Publish a version, also for the incarnation that has replaced that of the job meanwhile."""
     keys, artifacts = context.living.keys, context.artifacts
-    card = await version_retention.publish(context.store, artifacts, keys, name)
+    card = await activation.publish(context.store, artifacts, keys, name)
     serving = await context.serving_keys()
     if serving != keys:
         await versions.copy(artifacts, keys, serving, card)

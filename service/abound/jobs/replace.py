@@ -12,10 +12,11 @@ from abound.history.history import History, HistoryParams
 from abound.history.replay import replay
 from abound.log import stream
 from abound.log.stream import Element, LogParams
+from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
 from abound.replace.forget import ForgetParams, Forgetting, delete_others
 from abound.replace.refit import Refit, RefitParams
-from abound.replace.replace import ReplaceContext, Replacement, replace_model, was_made
+from abound.replace.replace import Replacement, replace_model, was_made
 from abound.state import state_files
 from abound.state.replicated_model import ReplicatedModel
 from abound.state.snapshots import SnapshotParams
@@ -254,7 +255,6 @@ def _place(context: JobContext, progress: Progress) -> ReplaceContext:
         commit=context.commit,
         progress=progress,
         prepare_seconds=settings.prepare_seconds,
-        undo_bytes=settings.undo_bytes,
         log=settings.group(LogParams),
         snapshots=settings.group(SnapshotParams),
         history=settings.group(HistoryParams),

@@ -121,9 +121,10 @@ class Catalog:
         event = decode_catalog_entry(fields).event
         at, n_since = Offset.of_entry(entry_id), self.n_since + 1
         if isinstance(event, KnownModels):
-            before, self._living, self.coming, self.former = self._living, {}, {}, {}
+            listed = Catalog()  # takes effect once all of it could be read
             for one in event.models:
-                self._apply_known(one, before.get(one.name))
+                listed._apply_known(one, self._living.get(one.name))
+            self._living, self.coming, self.former = listed._living, listed.coming, listed.former
             self.known, n_since = at, 0
         elif isinstance(event, ModelCreated):
             if event.name not in self._living:

@@ -46,7 +46,7 @@ MAX_POSITIONS = 2**26  # of an entry: the store accepts no element over 512 MiB,
 
 
 class LearnEvent(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False):
-    records: bytes  # of all units that are not redacted, concatenated: vector + labels part
+    records: bytes  # of all units that are not emptied, concatenated: vector + labels part
     n: int  # positions of the entry
     units: list[Unit]  # the requests, in the order of their records; their ``n`` sum to ``n``
 

@@ -189,8 +189,6 @@ class Child:
             self.last_error = None if report.ready else self.last_error
         if report.unready is not None:
             self.unready = report.unready
-        if report.warning is not None:
-            self._say(report.warning)
         if report.error is not None:
             self._error = report.error
         self._changed()

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import hashlib
 import html
-import math
 import secrets
 import socket
 from collections.abc import Callable
@@ -35,10 +34,10 @@ DISCARD_BYTES = 2**24
 
 
 # A script is needed: an HTML refresh does nothing for an address with a fragment, such as ``/#labels``.
-RELOAD = "setTimeout(() => location.reload(), 1000 * document.documentElement.dataset.again)"
+RELOAD = "setTimeout(() => location.reload(), 1000)"
 
 PAGE = """<!doctype html>
-<html lang="en" data-again="{again}">
+<html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
@@ -63,11 +62,8 @@ PAGE_HEADERS = [
 
 
 class StartupStatus(NamedTuple):
-    """``progress`` is 0..1 of the stage, ``retry_after`` in seconds."""
-
     stage: str
-    progress: float
-    retry_after: float = 1.0
+    progress: float  # of the stage, 0..1
 
 
 class StartupServer:
@@ -122,15 +118,14 @@ class StartupServer:
 
 
 def response_to(path: bytes, status: StartupStatus, with_body: bool = True) -> bytes:
-    again = max(1, math.ceil(status.retry_after))
     if path == b"/livez":
         body = msgspec.json.encode({"status": "alive"})
         lines = ["HTTP/1.1 200 OK", "Content-Type: application/json"]
     elif path == b"/":
         stage, done = html.escape(status.stage[:1].upper() + status.stage[1:]), status.progress
-        said = PAGE.format(again=again, stage=stage, progress=round(done, 3), percent=100 * done, script=RELOAD)
+        said = PAGE.format(stage=stage, progress=round(done, 3), percent=100 * done, script=RELOAD)
         body = said.encode()
-        lines = ["HTTP/1.1 503 Service Unavailable", *PAGE_HEADERS, f"Retry-After: {again}"]
+        lines = ["HTTP/1.1 503 Service Unavailable", *PAGE_HEADERS, "Retry-After: 1"]
     else:
         body = msgspec.json.encode(
             {
@@ -139,7 +134,7 @@ def response_to(path: bytes, status: StartupStatus, with_body: bool = True) -> b
                 "status": 503,
                 "detail": f"not ready: {status.stage}",
                 "request_id": secrets.token_hex(8),
-                "retry_after": status.retry_after,
+                "retry_after": 1.0,
                 "stage": status.stage,
                 "progress": round(status.progress, 3),
             }
@@ -147,7 +142,7 @@ def response_to(path: bytes, status: StartupStatus, with_body: bool = True) -> b
         lines = [
             "HTTP/1.1 503 Service Unavailable",
             "Content-Type: application/problem+json",
-            f"Retry-After: {again}",
+            "Retry-After: 1",
         ]
     lines += [f"Content-Length: {len(body)}", "Cache-Control: no-store", "Connection: close", "", ""]
     return "\r\n".join(lines).encode() + (body if with_body else b"")

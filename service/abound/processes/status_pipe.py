@@ -8,7 +8,6 @@ progress  how much of that step is done, 0..1
 warm      true: the kernels of the default model are compiled, so other children find them compiled
 ready     true: the child accepts connections; false: it no longer does
 unready   why ``/readyz`` of the child answers 503 nevertheless; empty: it does not
-warning   a message for the person who started the service
 error     why the child refuses to start, in words for people; it then exits with ``EXIT_REFUSED``
 ========  ==========================================================================================
 """
@@ -33,7 +32,6 @@ class Report(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, kw_
     warm: bool | None = None
     ready: bool | None = None
     unready: str | None = None
-    warning: str | None = None
     error: str | None = None
 
 

@@ -48,7 +48,7 @@ STEP = 0.1  # of progress, after which a stage is printed again
 def serve(settings: Settings) -> int:
     """Run the service until it is stopped; return 0, 1 if it could not start or continue, 2 for a wrong setting."""
     teller = ConsoleLog(settings.log_format == "json")
-    for sentence in unknown_variables(os.environ, groups=False):
+    for sentence in unknown_variables(os.environ):
         teller.write(sentence, level="warning")
     raise_open_files_limit()
     try:
@@ -184,8 +184,7 @@ class Supervisor:
     def _start_children(self, environment: dict[str, str]) -> None:
         fd = self._listening.fileno()
         for i in range(self._settings.processes):
-            arguments = ["--fd", str(fd), *(["--first"] if i == 0 else [])]
-            self._replicas.append(self._child(f"replica {i + 1}", REPLICA, arguments, environment, [fd]))
+            self._replicas.append(self._child(f"replica {i + 1}", REPLICA, ["--fd", str(fd)], environment, [fd]))
         later = self._replicas[1:]
         if self._settings.worker:
             self._worker = self._child("worker", WORKER, [], environment, [])

@@ -1,1 +1,1 @@
-"""Changing the state of a model from its past: adoption, refit, forget, import and export."""
+"""Replacing a model by one with another past: refit, restore, forget, undo and import; and export."""

@@ -10,18 +10,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from abound.history import full_log
 from abound.history.archive import ArchiveContext, make_base, swap_manifest, write_segment
-from abound.history.history import FORMAT, Base, History, HistoryManifest, Segment, artifact_folder
+from abound.history.history import FORMAT, Base, History, HistoryManifest, Segment
 from abound.history.replay import cut_entry
 from abound.log import stream
 from abound.log.catalog import CatalogModel
 from abound.log.events import APPLY_VERSION, ActivateEvent, BoundaryEvent, Entry, LearnEvent, element_of
 from abound.log.stream import Element, Trim, entry_size
+from abound.replace.context import ReplaceContext
 from abound.replica import predictions
 from abound.state import snapshots, state_files
 from abound.state.position import Position
@@ -38,9 +38,6 @@ from abound_core.instances.record import record_ends
 from abound_core.model.active_version import LIVE
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
-
-if TYPE_CHECKING:
-    from abound.replace.replace import ReplaceContext
 
 Gone = list[bool]  # for each request of an entry, whether it is left out
 
@@ -293,7 +290,7 @@ class Copy:
         return written, last, before
 
     async def _link(self, segment: Segment, written: HistoryManifest) -> Segment:
-        name = f"{artifact_folder(self._new, 'history')}/{segment.name.rpartition('/')[2]}"
+        name = f"{self._new.folder}/history/{segment.name.rpartition('/')[2]}"
         await self._artifacts.link(segment.name, name)
         return msgspec.structs.replace(segment, name=name, n_before=written.n_entries, bytes_before=written.log_bytes)
 

@@ -21,13 +21,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from abound.history import full_log
-from abound.history.history import History, artifact_folder
+from abound.history.history import History
 from abound.history.replay import replay
 from abound.log.catalog import CatalogModel
 from abound.log.events import MAX_POSITIONS, LearnEvent
 from abound.log.stream import Element
+from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
-from abound.replace.replace import ReplaceContext, Replacement, hold
+from abound.replace.replace import Replacement, hold
 from abound.replica.predictions import hashes_of
 from abound.state import replica_status, snapshots, state_files
 from abound.state.replica_status import SILENT_SECONDS
@@ -258,7 +259,7 @@ async def delete_others(context: ReplaceContext) -> dict[str, Any]:
         await wait_replicated(store)
         context.progress("deleting the replaced model from the artifact store", 0.96)
         folders = {"/".join(name.split("/")[:2]) for name in await artifacts.names(context.name)}
-        for folder in sorted(folders - {artifact_folder(keys) for keys in needed}):
+        for folder in sorted(folders - {keys.folder for keys in needed}):
             await artifacts.clear(folder)
         await _clean_caches(context, living)
     return {"store_file": store_file}

@@ -14,14 +14,12 @@ import contextlib
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import pins
-from abound.history.history import HistoryParams
 from abound.log.catalog import DEFAULT_MODEL, Catalog, CatalogModel, read_catalog
 from abound.log.closing import append_fenced, close_log, open_log, replace_log, replaced_by
 from abound.log.events import (
@@ -34,14 +32,13 @@ from abound.log.events import (
     ReplacementPrepared,
     encode,
 )
-from abound.log.stream import LogParams
+from abound.replace.context import ReplaceContext
 from abound.replace.copying import Copy, Past
 from abound.state import replica_status
 from abound.state.replica_status import SILENT_SECONDS
-from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.store.lease import REPLACEMENT, Lease, acquire
-from abound.tasks import do_nothing, retry, wait_until
+from abound.tasks import retry, wait_until
 from abound_core.errors import Conflict, OutcomeUnknown, StoreUnavailable, UnknownModel
 from abound_core.types import START, Offset
 
@@ -51,28 +48,6 @@ POLL_SECONDS = 0.05
 RETRY_SECONDS = 1.0
 APPEND_SECONDS = 60.0
 SWITCH_SECONDS = 30.0  # longest wait, after a replacement, for replicas to serve it
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplaceContext:
-    """Stores, model, callbacks and limits of a replacement."""
-
-    store: Store
-    artifacts: ArtifactStore  # already joined to the store
-    name: str
-    origin: str  # of the model; see ``abound/log/catalog.py``
-    record: str  # id by which a repetition knows that the replacement was made
-    # Awaited repeatedly until the replacement is committed. An exception from it ends the work.
-    checkpoint: Callable[[], Awaitable[None]] = do_nothing
-    # Awaited right before the log is closed. From then on the replacement is not cancelled.
-    commit: Callable[[], Awaitable[None]] = do_nothing
-    progress: Callable[[str, float], None] = lambda stage, done: None
-    # Longest wait for replicas to load the new incarnation. The others are not ready until they have.
-    prepare_seconds: float = 300.0
-    undo_bytes: int = 0  # most bytes in the store of an incarnation that is kept for an undo
-    log: LogParams = field(default_factory=LogParams)
-    snapshots: SnapshotParams = field(default_factory=SnapshotParams)
-    history: HistoryParams = field(default_factory=HistoryParams)
 
 
 @dataclass(frozen=True, kw_only=True)

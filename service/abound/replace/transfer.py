@@ -17,8 +17,9 @@ import structlog
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.file_format import encode_head
 from abound.log.events import Entry, LearnEvent
+from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
-from abound.replace.replace import ReplaceContext, Replacement, replace_model
+from abound.replace.replace import Replacement, replace_model
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.replica import Replica
 from abound.state import snapshots, state_image

@@ -61,14 +61,11 @@ class ServingParams:
         Most bytes of versions in memory, including the active ones.
     threads : int
         Threads that rank by versions, so that the event loop stays free.
-    waiting : int
-        Most requests that wait for a thread that ranks by versions; further ones are refused with 503.
     """
 
     loaded: int = 8
     loaded_bytes: int = 8 * 2**30
     threads: int = 2
-    waiting: int = 128
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

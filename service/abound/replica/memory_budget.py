@@ -7,12 +7,12 @@ already on their way through the log. Entries in the log are always applied.
 A model that its own bound stops does not grow. So only the memory that it holds counts among all models, and its
 next growth does not stop the others.
 
-A standby state that is being prepared counts towards the bound of all models, even before it is loaded, so that both
-states fit. It does not count towards the model's own bound, which is for the final state.
+A model that is loaded to replace another one counts towards the bound of all models, even before it is loaded, so
+that both fit. It does not count towards the model's own bound, which is for the final state.
 
 A model does not shrink by waiting. So the refusal is 507, which clients do not retry. It ends when the bound is
-raised, another model is deleted, or ``max_features`` evicts old features. If only a standby state exceeds the bound,
-waiting does help, and the refusal is 503.
+raised, another model is deleted, or ``max_features`` evicts old features. If only a model that is about to replace
+another one exceeds the bound, waiting does help, and the refusal is 503.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class MemoryBudget:
         """Reserve memory for an incoming model, for the duration of the context.
 
         The context yields a function. Call it with the model's size in bytes whenever a better estimate is known,
-        before anything is changed. It raises MemoryLimitExceeded when the models, the standby states and other
-        reservations leave less.
+        before anything is changed. It raises MemoryLimitExceeded when the models, those that are about to
+        replace one, and other reservations leave less.
         """
         this = object()
 
@@ -85,7 +85,7 @@ class MemoryBudget:
             self.update_sizes(models())
 
     def _preparing(self) -> int:
-        """Return the bytes of standby states and reservations. The latter become standby states."""
+        """Return the bytes of models that are about to replace one, loaded or reserved."""
         expected: dict[str, int] = {}
         for name, n_bytes in self._expected.values():
             expected[name] = expected.get(name, 0) + n_bytes

@@ -21,11 +21,13 @@ from abound.versions.versions import LoadedVersion
 from abound_core.errors import InvalidInstance, NotReady, Overloaded
 from abound_core.model.active_version import LIVE, ServingState
 
+MAX_WAITING = 128  # requests that wait for a thread; those behind them would time out, so they get 503 at once
+
 
 class Rankers:
     def __init__(self, loaded_versions: LoadedVersions, params: ServingParams) -> None:
         self._loaded_versions = loaded_versions
-        self._pool: BatchingPool[RankingRequest, Labels] = BatchingPool(self._ranked, params.threads, params.waiting)
+        self._pool: BatchingPool[RankingRequest, Labels] = BatchingPool(self._ranked, params.threads, MAX_WAITING)
         self.timer = DurationCounter()  # seconds of each ranking batch in a thread
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ from abound.log.appender import Appender
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, MarkEvent
 from abound.log.stream import LogParams
+from abound.metrics import Telemetry
 from abound.processes import kernel_compiler
 from abound.processes.tracing import Tracing
 from abound.replica.follower import Follower
@@ -62,6 +63,8 @@ log = structlog.get_logger(__name__)
 PRESENCE_POLL_SECONDS = 0.05
 
 STOP_RECORDING_SECONDS = 3.0  # longest wait for an artifact store
+
+MODELS_AT_ONCE = 50  # models whose figures are read without giving way to requests, about 1 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +224,34 @@ class Replica:
 
     def status(self) -> ReplicaStatus:
         return self._health.status()
+
+    async def update_metrics(self, telemetry: Telemetry) -> None:
+        telemetry.set_connected(self.status().log == "connected")
+        figures: dict[str, dict[str, float]] = {}
+        for number, model in enumerate(self.models.all(), start=1):
+            name, live = model.name, model.live
+            figures[name] = {
+                "learned": live.n_learned,
+                "features": len(live.features),
+                "classes": len(live.labels),
+                "connections": live.index.n_connections,
+                "memory": live.n_bytes + model.n_loaded_bytes + model.n_coming_bytes,
+                "lag": model.lag or 0,
+                "log_max_bytes": self.params.log.max_log_bytes,
+                "activated": 0 if live.serving.is_live else Offset.parse(live.serving.at).milliseconds / 1e3,
+                "loaded": len(model.versions or ()),
+            }
+            telemetry.count_classified(name, model.n_classified)
+            model.n_classified = 0
+            if (appender := model.appender) is not None:
+                requests, n_bytes = appender.waiting
+                figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
+                telemetry.add_appends(*appender.timer.drain())
+            if (kept := self.storage_status.get(model)) is not None:
+                figures[name] |= kept.figures()
+            if number % MODELS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        telemetry.set_models(figures)
 
     def server_info(self) -> ServerInfo | None:
         return self._connection.info

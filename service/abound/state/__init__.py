@@ -1,1 +1,1 @@
-"""One model as a replicated state machine: position, apply, standby state, presence."""
+"""One model as a replicated state machine: position, apply, presence."""

@@ -26,7 +26,7 @@ PART_BYTES = 8 * 2**20
 
 
 def folder(keys: ModelKeys) -> str:
-    return f"{keys.name}/{keys.incarnation}/index"
+    return f"{keys.folder}/index"
 
 
 def new_id() -> str:

@@ -21,13 +21,14 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
-from abound.store.raw_connection import Address, ConnectionLost, StoreConnection
+from abound.store.raw_connection import PING_SECONDS, Address, ConnectionLost, StoreConnection
 from abound.store.server_info import FSYNC_PATTERN, ServerInfo, build_server_info, parse_config, refusal_of
 from abound_core.errors import CannotStart, StoreRefused, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
 OLDEST_VERSION = (6, 2)
+POOL_CONNECTIONS = 32  # for requests, without appending and following; a command waits while all are in use
 SECTIONS = ("server", "persistence", "memory", "replication")
 FIRST_FILE = (
     "it writes its append-only file for the first time, and until that has ended a crash would lose the log. "
@@ -41,7 +42,7 @@ primary; a new one to the same address reaches the new primary."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreParams:
-    """Timeouts and connection limit of the store.
+    """Timeouts of the store.
 
     Attributes
     ----------
@@ -51,21 +52,16 @@ class StoreParams:
         Longest time to answer a command; after that the connection counts as lost.
     start_seconds : float
         Longest wait for the store when the service starts. A store that is loading its data may take longer.
-    connections : int
-        Size of the connection pool, without appending and following. A command waits when all are in use.
     """
 
     connect_seconds: float = 3.0
     reply_seconds: float = 5.0
     start_seconds: float = 60.0
-    connections: int = 32
 
     def __post_init__(self) -> None:
         for name in ("connect_seconds", "reply_seconds", "start_seconds"):
             if not 0 < getattr(self, name) <= 3600:
                 raise ValueError(f"{name} must be more than 0 and at most 3600 seconds")
-        if self.connections < 2:
-            raise ValueError("connections must be at least 2")
 
 
 def sync_client(url: str, seconds: float) -> redis.Redis:
@@ -97,8 +93,8 @@ class Store:
             retry_on_error=CLOSED_BY,
             socket_timeout=self.params.reply_seconds,
             socket_connect_timeout=self.params.connect_seconds,
-            health_check_interval=15,
-            max_connections=self.params.connections,
+            health_check_interval=PING_SECONDS,
+            max_connections=POOL_CONNECTIONS,
             timeout=self.params.reply_seconds,
             protocol=2,
         )

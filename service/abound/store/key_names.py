@@ -5,13 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelKeys:
-    """Names of the keys that the store holds for one incarnation of a model."""
+    """Names of what the store and the artifact store hold for one incarnation of a model."""
 
     name: str
     incarnation: str
 
     def key(self, part: str) -> bytes:
         return f"abound:{{{self.name}:{self.incarnation}}}:{part}".encode()
+
+    @property
+    def folder(self) -> str:
+        """The folder in the artifact store."""
+        return f"{self.name}/{self.incarnation}"
 
     @property
     def log(self) -> bytes:

@@ -35,13 +35,23 @@ from abound.store.key_names import ModelKeys
 from abound.store.lease import ACTIVATION, Lease, LeaseLost, acquire
 from abound.tasks import do_nothing, retry, wait_until
 from abound.versions import versions as versions
-from abound_core.errors import ArtifactsUnavailable, Conflict, NotReady, OutcomeUnknown, StoreUnavailable
+from abound.versions.card import Card
+from abound_core.errors import (
+    ArtifactsUnavailable,
+    Conflict,
+    NotReady,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UnknownVersion,
+    VersionDeleted,
+)
 from abound_core.model.active_version import LIVE
 from abound_core.types import START, Offset
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 1.0
 APPEND_SECONDS = 60.0
+PUBLISH_SECONDS = 900.0  # longest wait for activations; one takes at most a third of it
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +72,24 @@ def fence(store: Store, keys: ModelKeys, wait_seconds: float = 0.0) -> contextli
     Raises StoreUnavailable, and Conflict if another process still holds the fence after ``wait_seconds``.
     """
     return acquire(store, keys, purpose=ACTIVATION, wait_seconds=wait_seconds)
+
+
+async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
+    """Write the card of a version that ``versions.write`` left unpublished. Repeating it is harmless.
+
+    Raises VersionDeleted if the version was deleted before, Conflict if activations held the fence for
+    ``PUBLISH_SECONDS``.
+    """
+    async with fence(store, keys, PUBLISH_SECONDS):  # a forget job may delete unpublished versions
+        with contextlib.suppress(UnknownVersion):
+            return await versions.card_of(artifacts, keys, name)
+        try:
+            card = await versions.unpublished_card(artifacts, keys, name)
+        except UnknownVersion as error:
+            raise VersionDeleted("the version was deleted before its job ended; start the job again") from error
+        await versions.finish(artifacts, keys, card)
+        await artifacts.delete(f"{versions.folder(keys, name)}/{versions.READY}")
+        return card
 
 
 async def activate(place: ActivationContext, version: str, reason: str, if_active: str | None = None) -> Offset:

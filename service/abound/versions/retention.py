@@ -1,7 +1,5 @@
 """Retention of versions: keep the needed ones and the newest of the others; delete the rest.
 
-    ...:writing    hash: the versions that are being written (``abound/artifacts/write_marks.py``)
-
 A version is needed while it is active, a challenger, or the version that was active before. Deletion takes the
 activation fence (``abound/versions/activation.py``), so no version is deleted while it is being activated. Nothing is
 deleted while a copy of the store is behind: after a failover to it, the version might be active again.
@@ -10,26 +8,21 @@ deleted while a copy of the store is behind: after a failover to it, the version
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.artifacts.write_marks import collect_unmarked, hold_write_mark, marked_writes
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.store.replication import wait_replicated
 from abound.versions import activation
 from abound.versions import versions as versions
-from abound.versions.card import Card
 from abound.versions.promotion import challengers
-from abound_core.errors import Conflict, Corrupted, NotReady, UnknownApplyVersion, UnknownVersion, VersionDeleted
+from abound_core.errors import Conflict, NotReady, UnknownVersion
 from abound_core.model.active_version import LIVE
 
 log = structlog.get_logger(__name__)
-
-PUBLISH_SECONDS = 900.0  # longest wait for activations; one takes at most a third of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +85,6 @@ async def delete(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: 
         await challengers.withdraw(store, keys, name)
 
 
-async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
-    """Publish a committed version (``versions.publish``) as soon as no version is being activated or deleted.
-
-    Raises VersionDeleted if it was deleted before, Conflict if activations held the fence for ``PUBLISH_SECONDS``.
-    """
-    async with activation.fence(store, keys, PUBLISH_SECONDS):
-        try:
-            return await versions.publish(artifacts, keys, name)
-        except UnknownVersion as error:
-            raise VersionDeleted("the version was deleted before its job ended; start the job again") from error
-
-
 async def retain(store: Store, artifacts: ArtifactStore, keys: ModelKeys, keep: int) -> list[str]:
     """Delete versions that are neither needed nor among the newest ``keep``; return their ids.
 
@@ -125,49 +106,3 @@ async def retain(store: Store, artifacts: ArtifactStore, keys: ModelKeys, keep: 
     if gone:
         log.info("deleted versions beyond the newest", model=keys.name, versions=gone)
     return gone
-
-
-def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> contextlib.AbstractAsyncContextManager[None]:
-    """Register a version as being written while the context lasts: it may then have files and no card.
-
-    ``n_bytes`` is its expected size, which ``written_bytes`` counts.
-    """
-    return hold_write_mark(store, keys.key("writing"), name, n_bytes)
-
-
-async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
-    """Return the bytes of all versions, including those being written."""
-    coming = await marked_writes(store, keys.key("writing"))
-    there = {card.id: card.n_bytes for card in await versions.cards(artifacts, keys)}
-    return sum((coming | there).values())
-
-
-async def collect_garbage(
-    store: Store, artifacts: ArtifactStore, keys: ModelKeys, committed: Callable[[], Awaitable[set[str]]]
-) -> int:
-    """Delete the files of unfinished versions that no process is writing; return the number of files.
-
-    ``committed`` returns the folders of versions whose job will still write the card. The files are listed first,
-    then the writers, then the committed versions, then the cards, so a version finished meanwhile stays.
-    """
-
-    async def needed(unmarked: set[str]) -> set[str]:
-        found = set(await versions.ids(artifacts, keys))
-        if unmarked <= found:
-            return found
-        folders = await committed()
-        found |= {name for name in unmarked if versions.folder(keys, name) in folders}
-        return found | {name for name in unmarked - found if await _has_card(artifacts, keys, name)}
-
-    return await collect_unmarked(store, artifacts, versions.folder(keys), keys.key("writing"), needed)
-
-
-async def _has_card(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> bool:
-    """Return whether a version has a card. A listing of the artifact store may lack one that was just written."""
-    try:
-        await versions.card_of(artifacts, keys, name)
-    except UnknownVersion:
-        return False
-    except (Corrupted, UnknownApplyVersion):
-        return True
-    return True

@@ -92,9 +92,9 @@ async def import_version(
         if config is not None:
             refuse_other_reading(card, config)
         await _refuse_past(store, keys, card)
-        async with version_retention.writing(store, keys, name, card.n_bytes):
+        async with versions.writing(store, keys, name, card.n_bytes):
             # Register this import, then count: of two concurrent imports at least one sees the other.
-            total = await version_retention.written_bytes(store, artifacts, keys)
+            total = await versions.written_bytes(store, artifacts, keys)
             if total > params.total_bytes:
                 raise Conflict(
                     f"the versions would have {total} bytes, of at most {params.total_bytes}; delete a version first"

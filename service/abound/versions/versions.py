@@ -3,6 +3,7 @@
     <model>/<incarnation>/versions/<id>/<i>-<array>.npy   an uncompressed array; the processes of a host share its map
     <model>/<incarnation>/versions/<id>/card.json         the card, with the checksum of each file; written last
     <model>/<incarnation>/versions/<id>/ready.json        the card while the version is written but not published
+    ...:writing    in the store, hash: the versions that are being written (``abound/artifacts/write_marks.py``)
 
 A version has feature and label names of its own, so it depends on no index and no other version. Loading one
 verifies every byte, then maps the files. The files hold only numbers and text, no pickle and no code.
@@ -11,9 +12,10 @@ verifies every byte, then maps the files. The files hold only numbers and text, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -21,7 +23,9 @@ import msgspec
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.checksums import seal
 from abound.artifacts.npy import Array, ArrayFile, map_array, parse_array, write_array
+from abound.artifacts.write_marks import collect_unmarked, hold_write_mark, marked_writes
 from abound.state.replicated_model import new_secret
+from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.versions.card import CARD, FORMAT, Card, digest_of, is_id, new_id, read_card
 from abound_core.errors import (
@@ -47,7 +51,7 @@ class LoadedVersion(NamedTuple):
 
 def folder(keys: ModelKeys, name: str = "") -> str:
     """Return the folder of a model's versions in the artifact store, or of one version."""
-    return f"{keys.name}/{keys.incarnation}/versions" + (f"/{name}" if name else "")
+    return f"{keys.folder}/versions" + (f"/{name}" if name else "")
 
 
 def libraries() -> dict[str, str]:
@@ -77,8 +81,8 @@ async def write(
     """Write a fitted method as a version of a model; if that fails, delete the files written so far.
 
     ``check`` is called several times a second, in a thread; an exception from it ends the writing. With ``whole``
-    False, ``ready.json`` is written instead of the card, and the version stays invisible until ``publish`` writes the
-    card.
+    False, ``ready.json`` is written instead of the card, and the version stays invisible until ``activation.publish``
+    writes the card.
     """
     name = name or new_id()
     if not is_id(name):
@@ -122,21 +126,6 @@ async def finish(artifacts: ArtifactStore, keys: ModelKeys, card: Card, file: st
     """Write the card of a version whose files are all written; return the card with its checksum."""
     card = seal(card)
     await artifacts.put(f"{folder(keys, card.id)}/{file}", msgspec.json.encode(card))
-    return card
-
-
-async def publish(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
-    """Write the card of a version that ``write`` left unpublished. Repeating it is harmless.
-
-    The caller holds the activation fence, since a forget job may delete unpublished versions. Raises UnknownVersion
-    if the version was deleted.
-    """
-    try:
-        return await card_of(artifacts, keys, name)
-    except UnknownVersion:
-        card = await unpublished_card(artifacts, keys, name)
-    await finish(artifacts, keys, card)
-    await artifacts.delete(f"{folder(keys, name)}/{READY}")
     return card
 
 
@@ -246,3 +235,49 @@ async def delete(artifacts: ArtifactStore, keys: ModelKeys, name: str, uses: Map
         raise Conflict(f"the version {name} cannot be deleted: {uses[name]}")
     await artifacts.delete(f"{folder(keys, name)}/{CARD}")
     await artifacts.clear(folder(keys, name))
+
+
+def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> contextlib.AbstractAsyncContextManager[None]:
+    """Register a version as being written while the context lasts: it may then have files and no card.
+
+    ``n_bytes`` is its expected size, which ``written_bytes`` counts.
+    """
+    return hold_write_mark(store, keys.key("writing"), name, n_bytes)
+
+
+async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
+    """Return the bytes of all versions, including those being written."""
+    coming = await marked_writes(store, keys.key("writing"))
+    there = {card.id: card.n_bytes for card in await cards(artifacts, keys)}
+    return sum((coming | there).values())
+
+
+async def collect_garbage(
+    store: Store, artifacts: ArtifactStore, keys: ModelKeys, committed: Callable[[], Awaitable[set[str]]]
+) -> int:
+    """Delete the files of unfinished versions that no process is writing; return the number of files.
+
+    ``committed`` returns the folders of versions whose job will still write the card. The files are listed first,
+    then the writers, then the committed versions, then the cards, so a version finished meanwhile stays.
+    """
+
+    async def needed(unmarked: set[str]) -> set[str]:
+        found = set(await ids(artifacts, keys))
+        if unmarked <= found:
+            return found
+        folders = await committed()
+        found |= {name for name in unmarked if folder(keys, name) in folders}
+        return found | {name for name in unmarked - found if await _has_card(artifacts, keys, name)}
+
+    return await collect_unmarked(store, artifacts, folder(keys), keys.key("writing"), needed)
+
+
+async def _has_card(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> bool:
+    """Return whether a version has a card. A listing of the artifact store may lack one that was just written."""
+    try:
+        await card_of(artifacts, keys, name)
+    except UnknownVersion:
+        return False
+    except (Corrupted, UnknownApplyVersion):
+        return True
+    return True

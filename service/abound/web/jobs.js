@@ -11,11 +11,12 @@ const MOST_SHOWN = 20;
 const MOST_FOLLOWED = 2;
 const ENDED = ["succeeded", "failed", "cancelled"];
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
-/** What each rebuild does to the live index, for the confirmation; other methods get a general question. */
+/** What each job does to the live index, for the confirmation; other methods get a general question. */
 const DOES = {
   forget: "The events are taken out of the index, the log, history and the snapshots, and versions that were fitted on them are deleted. Nothing brings them back.",
-  restore: "What came after this offset is not learned any more. It stays in history.",
+  restore: "What came after this offset is not learned any more. The job undo brings it back.",
   refit: "The live index is learned anew from all of history, and takes the place of the one that there is.",
+  undo: "The model is again as it was before its last replacement, with all that it has learned since.",
 };
 
 /** The jobs of the view; `ended` is called when a job ends. */
@@ -171,7 +172,7 @@ export function newJob({ model, signal, problem, refused, started }) {
       return;
     }
     const kinds = [...new Set(methods.map((one) => one.kind))].sort();
-    const titles = { fit: "Fit a new version", replace: "Rebuild the live index" };
+    const titles = { fit: "Fit a new version", replace: "Replace the live index" };
     fill(method, kinds.map((kind) => h("optgroup", { label: titles[kind] || kind }, methods.filter((one) => one.kind === kind).map((one) => h("option", { value: one.name }, one.name)))));
     element.replaceChildren(
       element.firstElementChild,

@@ -72,7 +72,7 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
             ]),
           )
         : empty("No snapshot yet.", "The worker makes one from time to time; a replica starts from the newest."),
-      lacking ? null : h("div", { class: "row" }, h("button", { type: "button", onclick: snapshot }, "Make a snapshot")),
+      lacking ? null : h("div", { class: "row" }, h("button", { type: "button", onclick: snapshot }, "Make a snapshot"), h("button", { type: "button", onclick: undo }, "Undo the last replacement")),
     );
   }
 
@@ -199,9 +199,19 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
   }
 
   async function restore(one) {
-    if (!(await confirmed(`Restore ${model}?`, `The model goes back to ${when(one.created)}. Later events are no longer learned, but stay in history.`, "Restore it"))) return;
+    if (!(await confirmed(`Restore ${model}?`, `The model goes back to ${when(one.created)}. Later events are no longer learned. Undo brings them back.`, "Restore it"))) return;
+    await replace("restore", { to: one.offset, reason: "restored a snapshot on the page" });
+  }
+
+  async function undo() {
+    if (!(await confirmed(`Undo the last replacement of ${model}?`, "The model is again as it was before its last refit, restore or undo, with all that it has learned since.", "Undo it"))) return;
+    await replace("undo", { reason: "undone on the page" });
+  }
+
+  /** Start a job that replaces the model, and show the jobs. */
+  async function replace(method, params) {
     try {
-      const body = { model, method: "restore", params: { to: one.offset, reason: "restored a snapshot on the page" } };
+      const body = { model, method, params };
       await post("jobs", body, { signal, headers: { "Idempotency-Key": newKey() } });
       location.hash = `versions/${part(model)}`;
     } catch (error) {

@@ -17,7 +17,7 @@ from abound.versions.promotion import challengers, standings
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
 from abound.versions.promotion.gate import reason_of
-from abound.versions.promotion.scoring import DEPTH, rank_in
+from abound.versions.promotion.scoring import DEPTH
 from abound.versions.promotion.standings import PURPOSE
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict
@@ -25,6 +25,7 @@ from abound_core.model.active_version import LIVE
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel, warmup
 from abound_core.promotion_rule import Contest, Decision, GateParams
+from abound_core.rank_sums import rank_in
 from abound_core.types import START
 from tests.support.contest_streams import (
     GATE,

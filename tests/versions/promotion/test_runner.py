@@ -15,6 +15,7 @@ from abound.replica import heartbeat
 from abound.settings import Settings
 from abound.store.lease import Command, Lease
 from abound.versions.promotion import challengers, runner, standings
+from abound.versions.promotion.params import ChallengerParams
 from abound.versions.promotion.runner import FollowedModel, PromotionRunner
 from abound.versions.promotion.standings import Standings
 from abound_core.model.live_model import warmup
@@ -37,14 +38,13 @@ async def lab(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @contextlib.asynccontextmanager
-async def running(lab: Lab, **fields: object) -> AsyncIterator[PromotionRunner]:
+async def running(lab: Lab) -> AsyncIterator[PromotionRunner]:
     """A runner at work; it ends when it is stopped."""
     stopping = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
-        for name, value in ({"keep_seconds": 0.05} | fields).items():
-            patch.setenv(f"ABOUND_CHALLENGER_{name.upper()}", str(value))
         keeper = PromotionRunner(Settings(prepare_seconds=10.0), lab.store, lab.artifacts, stopping)
+        keeper._params = ChallengerParams(keep_seconds=0.05)
         task = asyncio.create_task(keeper.run())
         try:
             yield keeper

@@ -10,6 +10,7 @@ from abound.api.decoding import convert
 from abound.api.dependencies import ActorDep, JsonObject, ModelName, PartsDep
 from abound.api.openapi import JSON, REF, problems
 from abound.api.schemas.versions import ActivatedAnswer, ActivateRequest
+from abound.api.times import APPLY_SECONDS
 from abound.security.audit import audited
 from abound.versions.activation import ActivationContext, activate, read_active
 from abound.versions.card import refuse_other_reading
@@ -52,6 +53,6 @@ async def activate_version(model: ModelName, given: JsonObject, parts: PartsDep,
         at = await activate(place, request.version, request.reason)
         details |= {"offset": str(at), "reason": request.reason}
         with contextlib.suppress(NotReady):  # the version is active even if this replica lags
-            await replica.wait_for(model, at, parts.settings.wait_seconds)
+            await replica.wait_for(model, at, APPLY_SECONDS)
         former = (await read_active(replica.store, known.keys)).former
     return ActivatedAnswer(version=request.version, offset=str(at), former=former)

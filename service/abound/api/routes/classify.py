@@ -43,6 +43,7 @@ from abound.api.schemas.learn_classify import (
     encoder,
     instance_decoder,
 )
+from abound.api.times import MIN_OFFSET_SECONDS
 from abound.processes.tracing import Tracing
 from abound.replica.predictions import RememberParams, remember, vector_fingerprint
 from abound.replica.rankers import Rankers
@@ -57,7 +58,7 @@ from abound.versions.versions import LoadedVersion
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge
 from abound_core.instances.json_fallback import LONG_JSON
-from abound_core.instances.negative_numbers import warning_of
+from abound_core.instances.vectorizer import negative_warning
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
 
@@ -123,7 +124,6 @@ class Classify:
         self._remember_params = remember_params
         self._request_bytes = replica.params.log.request_bytes
         self._max_batch = settings.max_batch
-        self._min_offset_seconds = settings.min_offset_seconds
         self._answers = AnswerEncoder()
         self._tracing = tracing
 
@@ -272,7 +272,7 @@ class Classify:
         except ValueError as error:
             raise InvalidInstance(f"min_offset is {error}", "min_offset") from None
         if offset > model.offset:
-            await self._replica.wait_for(name, offset, self._min_offset_seconds)
+            await self._replica.wait_for(name, offset, MIN_OFFSET_SECONDS)
 
     async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request, len(instances), self._max_batch)
@@ -363,7 +363,7 @@ class Classify:
 
 
 def _with_warning(model: ReplicatedModel, answer: bytes, features: bytes) -> bytes:
-    return add_warning(answer, warning_of(features) if model.live.config.negative == "ignore" else None)
+    return add_warning(answer, negative_warning(features) if model.live.config.negative == "ignore" else None)
 
 
 def ranking_request(

@@ -11,9 +11,9 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from pydantic import Field
 
-from abound.api.dependencies import PartsDep
+from abound.api.dependencies import Parts, PartsDep
 from abound.api.openapi import problems
-from abound.api.problems import UnknownPath
+from abound.api.problems import UnknownPath, take_problem_counts
 from abound.api.schemas.shape import Shape
 from abound.replica.health import ReplicaStatus
 from abound_core.errors import NotReady
@@ -91,6 +91,15 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
     return answer
 
 
+async def update_metrics(parts: Parts) -> None:
+    parts.telemetry.flush()
+    parts.telemetry.count_refused(take_problem_counts())
+    parts.telemetry.count_unchecked(parts.rates.take_unchecked_count())
+    parts.telemetry.add_rankings(*parts.rankers.timer.drain())
+    await parts.replica.update_metrics(parts.telemetry)
+    parts.budget.update_sizes(parts.replica.models.all())
+
+
 @router.get(
     "/metrics",
     summary="Metrics for Prometheus",
@@ -99,7 +108,7 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
 )
 async def metrics(parts: PartsDep) -> Response:
     """Return the metrics of all processes of this service on this host."""
-    await parts.update_metrics()
+    await update_metrics(parts)
     text = await asyncio.to_thread(parts.telemetry.exposition)
     return Response(text, media_type=parts.telemetry.content_type)
 

@@ -13,6 +13,7 @@ from abound.api.openapi import JSON, config_schema, problems
 from abound.api.routes.challengers import contest_of
 from abound.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
 from abound.api.schemas.stats import ReplicaShape, StatsAnswer
+from abound.api.times import STORE_WAIT_SECONDS
 from abound.metrics import BOUNDS
 from abound.replica.storage_status import ModelStorage
 from abound.security.audit import audited
@@ -24,8 +25,6 @@ from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.instances import text_encoder
 
 router = APIRouter(tags=["models"])
-
-STORE_WAIT_SECONDS = 1.0  # longest wait for facts that only the store has; the rest of an answer is in memory
 
 CONFIG_BODY = {
     "requestBody": {

@@ -63,10 +63,10 @@ async def import_(model: ModelName, request: Request, parts: PartsDep, actor: Ac
     check_coding(headers)
     check_length(headers, limit)
     async with audited(replica.store, actor, "model.import", model=model) as details:
-        adopted = await import_model(
+        replaced_at = await import_model(
             replica, model, pieces_of(request, limit), limit, parts.settings.prepare_seconds, parts.budget
         )
-        details["offset"] = str(adopted)
+        details["offset"] = str(replaced_at)
     return await model_answer(replica.model(model))
 
 

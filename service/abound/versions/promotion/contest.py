@@ -32,12 +32,12 @@ from abound.versions.promotion.scoring import (
     ScoredModel,
     fitted_until,
     rank_by_version,
-    rank_in,
 )
 from abound.versions.promotion.standings import Standings
 from abound_core.errors import ArtifactsUnavailable, Corrupted, UnknownOffset
 from abound_core.model.active_version import LIVE, ServingState
 from abound_core.promotion_rule import Contest, GateParams
+from abound_core.rank_sums import rank_in
 from abound_core.types import Offset
 
 AT_ONCE = 256  # instances that the versions rank in one call

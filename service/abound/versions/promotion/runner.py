@@ -37,7 +37,7 @@ from abound_core.promotion_rule import GateParams
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
-STOP_SECONDS = 3.0
+STOP_SECONDS = 3.0  # longest wait of each part of the worker for the end of its current step
 READ_SECONDS = 30.0  # longest pause between two reads, in case ``FollowedModel.update`` missed an entry
 
 PAUSE_SECONDS = 2.0  # after an interruption

@@ -2,7 +2,7 @@
 
 A version does not change, so it may rank an instance at any time. The index changes with each instance, so it
 must rank immediately before learning. ``RankingProxy`` therefore ranks inside the ordinary apply path. Records
-that this path skips, such as repeats and redacted requests, are not scored.
+that this path skips, such as repeats and emptied requests, are not scored.
 """
 
 from __future__ import annotations
@@ -86,11 +86,6 @@ class ScoredModel(ReplicatedModel):
             applying.step(self.slice_events)
             await asyncio.sleep(0)
         return applying
-
-
-def rank_in(labels: Sequence[str], true: Set[str]) -> int:
-    """Return the position, from 1, of the first true label; 0 if there is none."""
-    return next((place for place, label in enumerate(labels, 1) if label in true), 0)
 
 
 def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[list[str]]:

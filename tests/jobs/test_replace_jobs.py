@@ -1,4 +1,4 @@
-"""refit, forget and restore, as jobs over HTTP: a service and its worker as ``abound serve`` starts them."""
+"""refit, forget, restore and undo, as jobs over HTTP: a service and its worker as ``abound serve`` starts them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def done(client: Client, method: str, model: str, **params: Any) -> dict[str, An
 
 def test_they_are_listed_with_what_they_take(client: Client) -> None:
     methods = {method["name"]: method["params"] for method in client.methods()["methods"]}
-    assert {"forget", "refit", "restore"} <= methods.keys()
+    assert {"forget", "refit", "restore", "undo"} <= methods.keys()
     assert methods["forget"]["required"] == ["reason"]
     assert methods["restore"]["required"] == ["to", "reason"]
 
 
-def test_a_refit_is_adopted_while_learning_goes_on(client: Client) -> None:
+def test_a_refit_replaces_the_model_while_learning_goes_on(client: Client) -> None:
     client.configure("refitted", {})
     teach(client, "refitted", 300)
     job = client.submit({"method": "refit", "model": "refitted", "params": {"passes": 2, "search": {"margin": [0.0]}}})
@@ -62,7 +62,7 @@ def test_a_refit_is_adopted_while_learning_goes_on(client: Client) -> None:
     job = client.job(job["id"])
     assert job["state"] == "succeeded", job
     assert 0 <= job["metrics"]["MRR"] <= 1
-    assert job["outcome"]["adopted"] > job["outcome"]["after"]
+    assert job["outcome"]["replaced_at"] > job["data_range"]["until"]
     assert client.stats("refitted")["learned"] == learned
     assert best(client, "refitted", "f3")[0] == "c3"
 
@@ -77,9 +77,8 @@ def test_what_is_forgotten_is_not_answered_any_more(client: Client) -> None:
     before = client.describe("forgetful")
     tried = done(client, "forget", "forgetful", source="poison", reason="how many?", dry_run=True)
     assert tried["outcome"]["forgotten"] == {"requests": 1, "instances": 50}
-    assert "snapshots_deleted" not in tried["outcome"]
-    after = client.describe("forgetful")
-    assert (after["digest"], after["offset"]) == (before["digest"], before["offset"])
+    assert "replaced" not in tried["outcome"]
+    assert client.describe("forgetful")["digest"] == before["digest"]
     job = done(client, "forget", "forgetful", source="poison", reason="it was poison")
     assert job["reason"] == "it was poison"
     assert best(client, "forgetful", "f1") == ["c1"]
@@ -96,6 +95,27 @@ def test_a_model_goes_back_to_where_it_was(client: Client) -> None:
     assert best(client, "restored", "f1") == ["c1"]
     assert client.stats("restored")["learned"] == 50
     assert digest  # digests name the offset too, so that only the state before it can be compared
+
+
+def test_a_replacement_is_undone_and_what_came_since_is_kept(client: Client) -> None:
+    client.configure("undone", {})
+    offset = teach(client, "undone", 50)
+    teach(client, "undone", 50, label="late")
+    done(client, "restore", "undone", to=offset, reason="a mistake")
+    teach(client, "undone", 10)
+    job = done(client, "undo", "undone")
+    assert (job["reason"], job["outcome"]["learned"]) == ("undo", 100)
+    assert client.stats("undone")["learned"] == 110
+    assert sorted(best(client, "undone", "f1")) == ["c1", "late1"]
+
+
+def test_nothing_is_undone_of_a_model_that_was_not_replaced(client: Client) -> None:
+    client.configure("untouched", {})
+    teach(client, "untouched", 5)
+    job = client.submit({"method": "undo", "model": "untouched", "params": {}})
+    ended = list(client.follow(job["id"]))[-1]
+    assert ended["state"] == "failed"
+    assert "nothing to undo" in ended["error"]
 
 
 def test_an_offset_that_is_none_is_refused_at_the_door(client: Client) -> None:
@@ -137,7 +157,6 @@ def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> Non
     client.cancel(job["id"])
     ended = list(client.follow(job["id"]))[-1]
     assert ended["state"] == "cancelled", ended
-    after = client.describe("kept")
-    assert (after["digest"], after["offset"]) == (before["digest"], before["offset"])
+    assert client.describe("kept")["digest"] == before["digest"]
     metrics = httpx.get(f"{client.url}/metrics", timeout=60).text
     assert 'abound_jobs{state="running"}' in metrics

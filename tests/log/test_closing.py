@@ -1,0 +1,208 @@
+"""A log that is closed: the store itself refuses to append to it, and only the holder of the lease opens it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+
+from abound.log.append_group import LearnOutcome
+from abound.log.appender import CLOSED_SECONDS
+from abound.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
+from abound.log.closing import append_fenced, close_log, open_log, replace_log, replaced_by
+from abound.log.events import (
+    APPLY_VERSION,
+    BoundaryEvent,
+    Entry,
+    IncarnationDropped,
+    MarkEvent,
+    ModelReplaced,
+    ReplacementBegun,
+    ReplacementPrepared,
+    encode,
+)
+from abound.log.stream import tail
+from abound.replica.replica import Replica
+from abound.store.client import Store
+from abound.store.key_names import ModelKeys
+from abound.store.lease import REPLACEMENT, LeaseLost, acquire
+from abound.store.server_info import CLOSED
+from abound_core.config import ModelConfig
+from abound_core.errors import Conflict, NotReady
+from abound_core.types import Offset
+from tests.state.test_snapshots import append, create
+from tests.support.fixtures import StartReplica
+from tests.support.replicas import teach, until
+from tests.support.streams import drafts
+from tests.support.valkey import Server
+
+LAST = Entry(APPLY_VERSION, b"closing", 1, BoundaryEvent("2-0"))
+
+
+async def ends(store: Store, keys: ModelKeys) -> Offset:
+    return (await tail(store, keys.log)).last
+
+
+async def begin(store: Store, living: CatalogModel, lease: Any) -> ModelKeys:
+    """Prepare a replacement; the new keys."""
+    await append_fenced(store, lease, ReplacementBegun(living.keys.name, living.keys.incarnation))
+    new = (await read_catalog(store)).coming[living.keys.name].keys
+    await append_fenced(store, lease, ReplacementPrepared(living.keys.name, new.incarnation, {}))
+    return new
+
+
+async def test_a_closed_log_takes_no_entry_until_it_is_opened(store: Store) -> None:
+    living = await create(store)
+    await append(store, living, 5, 1)
+    async with acquire(store, living.keys, purpose=REPLACEMENT) as lease:
+        new = await begin(store, living, lease)
+        at = await close_log(store, lease, await ends(store, living.keys), LAST)
+        with pytest.raises(redis.exceptions.ResponseError, match=CLOSED):
+            await store.client.xadd(living.keys.log, {"e": "late", "c": "late"})
+        assert await close_log(store, lease, at, LAST) == at  # its reply was lost, and it is repeated
+        assert (await tail(store, living.keys.log))[:2] == (at, 6)
+        await open_log(store, lease, IncarnationDropped(living.keys.name, new.incarnation))
+    assert await ends(store, living.keys) == at
+    await append(store, living, 1, 2)
+    assert await ends(store, living.keys) > at
+    assert not (await read_catalog(store)).coming
+
+
+async def test_a_log_whose_end_the_store_has_lost_is_not_closed(store: Store) -> None:
+    living = await create(store)
+    await append(store, living, 5, 1)
+    async with acquire(store, living.keys, purpose=REPLACEMENT) as lease:
+        with pytest.raises(Conflict, match="has lost the newest entries"):
+            await close_log(store, lease, Offset(5, 0, 0), LAST)
+    await append(store, living, 1, 2)
+
+
+@pytest.mark.parametrize("lost", ["old", "new"])
+async def test_a_model_is_replaced_only_if_both_logs_have_the_last_entry(store: Store, lost: str) -> None:
+    living = await create(store)
+    await append(store, living, 5, 1)
+    async with acquire(store, living.keys, purpose=REPLACEMENT) as lease:
+        new = await begin(store, living, lease)
+        event = ModelReplaced(living.keys.name, living.keys.incarnation, new.incarnation, True)
+        at = await close_log(store, lease, await ends(store, living.keys), LAST)
+        payload, checksum = encode(LAST)
+        copied = {"e": payload, "c": checksum}
+        if lost == "old":
+            await store.client.xadd(new.log, copied, id=at.entry)
+            await store.client.xdel(living.keys.log, at.entry)
+        with pytest.raises(Conflict, match="has lost the newest entries"):
+            await replace_log(store, lease, new, at, "job", event)
+        assert await replaced_by(store, "job") is None
+        assert (await read_catalog(store)).get(living.keys.name) == living
+        if lost == "new":
+            await store.client.xadd(new.log, copied, id=at.entry)
+            await replace_log(store, lease, new, at, "job", event)
+            await replace_log(store, lease, new, at, "job", event)  # its reply was lost, and it is repeated
+            catalog = await read_catalog(store)
+            assert (catalog.former["default"].keys, catalog.get("default")) != (None, None)
+            assert await replaced_by(store, "job") == new.incarnation
+            assert [one.keys for one in catalog] == [new]
+
+
+async def test_whose_lease_has_passed_to_another_process_changes_nothing(store: Store) -> None:
+    living = await create(store)
+    await append(store, living, 5, 1)
+    async with acquire(store, living.keys, purpose=REPLACEMENT) as late:
+        new = await begin(store, living, late)
+        await store.client.delete(living.keys.key(f"{REPLACEMENT}-lease"))
+        async with acquire(store, living.keys, purpose=REPLACEMENT):
+            n_entries = await store.client.xlen(CATALOG_KEY)
+            before = await tail(store, living.keys.log)
+            event = ModelReplaced(living.keys.name, living.keys.incarnation, new.incarnation, True)
+            for change in (
+                append_fenced(store, late, event),
+                close_log(store, late, before.last, LAST),
+                replace_log(store, late, new, before.last, "job", event),
+                open_log(store, late, IncarnationDropped(living.keys.name, new.incarnation)),
+            ):
+                with pytest.raises(LeaseLost):
+                    await change
+            assert await store.client.xlen(CATALOG_KEY) == n_entries
+            assert await tail(store, living.keys.log) == before
+
+
+async def closed(replica: Replica) -> tuple[Any, Any]:
+    """Close the log of the default model; the lease's context, and the lease."""
+    keys = replica.model("default").keys
+    holding = acquire(replica.store, keys, purpose=REPLACEMENT)
+    lease = await holding.__aenter__()
+    await close_log(replica.store, lease, await ends(replica.store, keys), LAST)
+    return holding, lease
+
+
+async def learn_one(replica: Replica, seed: int) -> list[LearnOutcome]:
+    return await replica.learn("default", drafts(1, seed))
+
+
+async def test_a_request_waits_while_the_log_is_closed(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await teach(replica)
+    holding, lease = await closed(replica)
+    waiting = [asyncio.create_task(learn_one(replica, seed)) for seed in range(3)]
+    await asyncio.sleep(0.3)
+    assert not any(one.done() for one in waiting)
+    await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
+    await holding.__aexit__(None, None, None)
+    learned = [one for outcomes in await asyncio.gather(*waiting) for one in outcomes]
+    assert all(one.applied for one in learned)
+    assert replica.model("default").live.n_learned == 53  # each of them once
+
+
+async def test_requests_of_a_closed_log_go_to_the_incarnation_that_replaces_it(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    await replica.models.create("new", ModelConfig())
+    await teach(replica)
+    holding, _ = await closed(replica)
+    waiting = [asyncio.create_task(learn_one(replica, seed)) for seed in range(3)]
+    await asyncio.sleep(0.1)
+    old, new = replica.model("default").appender, replica.model("new").appender
+    assert old is not None
+    assert new is not None
+    old.move_to(new)
+    later = asyncio.create_task(learn_one(replica, 4))  # by one who had looked the model up before
+    async with asyncio.timeout(60):
+        await asyncio.gather(*waiting, later)
+    assert (replica.model("default").live.n_learned, replica.model("new").live.n_learned) == (50, 4)
+    assert old.waiting == new.waiting == (0, 0)
+    await holding.__aexit__(None, None, None)
+
+
+async def test_a_request_that_waits_too_long_is_refused_and_learns_nothing(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    await teach(replica)
+    holding, lease = await closed(replica)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(NotReady, match="is being replaced; nothing was learned"):
+        await learn_one(replica, 1)
+    assert CLOSED_SECONDS - 0.1 < loop.time() - began < CLOSED_SECONDS + 2
+    await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
+    await holding.__aexit__(None, None, None)
+    await learn_one(replica, 2)
+    assert replica.model("default").live.n_learned == 51
+
+
+async def test_a_control_event_waits_like_a_request(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await teach(replica)
+    holding, lease = await closed(replica)
+    appender = replica.model("default").appender
+    assert appender is not None
+    waiting = appender.event(MarkEvent("token"), 10)
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
+    await holding.__aexit__(None, None, None)
+    at = await waiting
+    await until(lambda: replica.model("default").offset == at)
