@@ -22,7 +22,7 @@ from abound.state.replica_status import FRESH_SECONDS, SILENT_SECONDS, STALE_SEC
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import StoreParams
 from abound.store.lease import LEASE_SECONDS
-from abound.versions import retention
+from abound.versions import activation
 from abound.versions.promotion import runner
 from tests.contracts.manifests import one_of, rendered
 from tests.contracts.programs import needs
