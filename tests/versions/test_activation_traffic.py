@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from abound.api.routes.classify import Classify
+from abound.api.classify import Classify
 from abound.replica import rankers as ranking_pool
 from abound.replica.predictions import RememberParams
 from abound.replica.replica import Replica

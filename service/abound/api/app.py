@@ -14,9 +14,10 @@ from fastapi import Depends, FastAPI, Request, Response
 from starlette.routing import Route
 
 from abound.api import problems
+from abound.api.classify import Classify
 from abound.api.dependencies import Parts, check_query
 from abound.api.hot_route import DEFAULT_MODEL, HotRoute, RouteHandler
-from abound.api.learn_service import ConfigChanges, LearnService
+from abound.api.learn import ConfigChanges, LearnService
 from abound.api.openapi import document
 from abound.api.protocol import FastAnswer
 from abound.api.request_body import BodyBudget, Disconnected, Message, Receive, Scope, Send, request_id_of
@@ -35,7 +36,6 @@ from abound.api.routes import (
 from abound.api.routes import datasets as dataset_routes
 from abound.api.routes import keys as key_routes
 from abound.api.routes import versions as version_routes
-from abound.api.routes.classify import Classify
 from abound.api.routes.learn import LearnHandler
 from abound.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.artifacts.file_cache import cache_in

@@ -11,7 +11,7 @@ from fastapi import Depends, Path, Request
 from fastapi.dependencies.models import Dependant
 
 from abound.api.decoding import MAX_DETAILS_WORK, decode_batch
-from abound.api.learn_service import ConfigChanges, LearnService
+from abound.api.learn import ConfigChanges, LearnService
 from abound.api.problems import take_problem_counts
 from abound.api.request_body import JSON, BodyBudget, media_of, read_body
 from abound.artifacts.artifact_store import ArtifactStore

@@ -9,7 +9,7 @@ import asyncio
 from typing import NamedTuple
 
 from abound.api.decoding import LineWarnings, decode_batch, max_work_of
-from abound.api.learn_service import (
+from abound.api.learn import (
     LearnService,
     RequestAdditions,
     VectorBudget,

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from abound.api.decoding import MAX_DETAILS_WORK, decode_batch
 from abound.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound, trusted_model
-from abound.api.learn_service import VectorBudget
+from abound.api.learn import VectorBudget
 from abound.api.openapi import JSON, REF, problems
 from abound.api.request_body import media_of, read_body
 from abound.api.schemas.labels import (

@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
+from abound.api.classify import check_batch
 from abound.api.decoding import decode_batch, max_work_of, with_warning
 from abound.api.dependencies import trusted_model
-from abound.api.learn_service import (
+from abound.api.learn import (
     KEY_HEADER,
     LearnService,
     RequestAdditions,
@@ -31,7 +32,6 @@ from abound.api.learn_service import (
 from abound.api.learn_stream import LearnStream
 from abound.api.ndjson import AnswerLines, RequestLines
 from abound.api.request_body import Headers
-from abound.api.routes.classify import check_batch
 from abound.api.schemas.learn_classify import (
     LabelledInstance,
     LearnRequest,

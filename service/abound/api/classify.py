@@ -29,7 +29,7 @@ from abound.api.decoding import (
     with_warning,
 )
 from abound.api.dependencies import trusted_model
-from abound.api.learn_service import VectorBudget
+from abound.api.learn import VectorBudget
 from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.api.ndjson_rates import admit_lines
 from abound.api.problems import problem_of
