@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from typing import Any
 
-from abound.api.dependencies import trusted_model
 from abound.replica.replica import Replica
 from abound_core.config import ModelConfig
 from abound_core.errors import (
@@ -146,7 +145,7 @@ class Users:
         request.attempts.append(attempt)
 
         async def learn(replica: Replica) -> Any:
-            trusted_model(replica, request.model)
+            replica.models.trusted(request.model)
             return await replica.learn(request.model, request.drafts, request.wait, 2.0)  # type: ignore[arg-type]
 
         try:
@@ -180,9 +179,9 @@ class Users:
         host = self._some_host()
 
         async def read(replica: Replica) -> tuple[Offset, bool, str]:
-            model = trusted_model(replica, request.model)
+            model = replica.models.trusted(request.model)
             await replica.wait_for(request.model, learned.offset, 1.0)
-            trusted_model(replica, request.model).check_serving()  # what is active can be answered with
+            replica.models.trusted(request.model).check_serving()  # what is active can be answered with
             model.live.rank(vector_of(event), 1)
             return model.offset, model.live.features.find(b"e%d" % event) >= 0, model.live.serving.version
 

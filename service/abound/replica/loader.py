@@ -21,7 +21,6 @@ from abound.log.events import MarkEvent, PrepareEvent, PrepareVersionEvent
 from abound.log.stream import MAX_ENTRIES, Element, LogParams
 from abound.state.replicated_model import (
     REPLAY_SLICE,
-    AppliedEntry,
     ReplicatedModel,
     StandbyMissing,
     VersionNotLoaded,
@@ -132,7 +131,8 @@ class Loader:
             model.ready = False
             self._callbacks.on_halt(model, missing)
             return
-        self._callbacks.on_applied(model, applied)
+        if model.appender is not None:
+            model.appender.on_applied(*applied)
         event = applied.entry.event
         if type(event) is MarkEvent:
             await self._callbacks.on_mark(model, event.token)
@@ -152,9 +152,6 @@ class FollowerCallbacks(Protocol):
 
     def on_model_removed(self, model: ReplicatedModel) -> None:
         """Handle a deleted model."""
-
-    def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
-        """Handle an applied entry."""
 
     async def on_mark(self, model: ReplicatedModel, token: str) -> None:
         """Handle an applied mark; the next entry waits until this returns."""
