@@ -98,17 +98,19 @@ def test_learning_that_a_stop_cuts_off_has_an_unknown_outcome(capfd: pytest.Capt
     body = {"text": FEATURE, "labels": [FEATURE]}
     with logged(), served(stop_seconds=1.0) as service:
         appender = service.app.state.parts.replica.model("default").appender
-        service.server.pause()
+        with service.server.client() as client:
+            client.client_pause(60_000, all=False)  # the store reads and does not write
         connections = []
-        for content, media in (
-            (json.dumps(body), "application/json"),
-            (json.dumps(body) + "\n", "application/x-ndjson"),
+        for start, content, media in (
+            ("POST /learn", json.dumps(body), "application/json"),
+            ("POST /learn", json.dumps(body) + "\n", "application/x-ndjson"),
+            ("PUT /models/default/labels", json.dumps({"labels": [{"label": FEATURE}]}), "application/json"),
         ):
             connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
-            head = f"POST /learn HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: {len(content)}\r\n\r\n"
+            head = f"{start} HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: {len(content)}\r\n\r\n"
             connection.sendall((head + content).encode())
             connections.append(connection)
-        until(lambda: appender.waiting[0] == 2)
+        until(lambda: appender.waiting[0] == 3)
     for connection in connections:
         answer = everything(connection)
         assert answer.startswith(b"HTTP/1.1 504 "), answer

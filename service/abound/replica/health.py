@@ -27,7 +27,7 @@ class Durability(NamedTuple):
 
 
 class ReplicaStatus(NamedTuple):
-    stage: str  # connecting, loading snapshot of ..., replaying ..., warming, ready or draining
+    stage: str  # connecting, loading snapshot of ..., replaying ..., ready or draining
     progress: float  # of the stage, 0 to 1
     ready: bool  # it answers from a state that it trusts
     reason: str | None  # why it is not ready

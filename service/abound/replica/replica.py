@@ -130,10 +130,9 @@ class Replica:
     async def start(self, progress: Progress = lambda stage, done: None) -> None:
         """Start the replica; return when it follows all logs.
 
-        A model whose log is damaged does not prevent that; it is not ready. Raises CannotStart if the store is
-        unsafe, or its data cannot be used.
+        The process has checked the store (``Store.check``) and loaded the kernels. A model whose log is damaged does
+        not prevent the start; it is not ready. Raises CannotStart if the data of the store cannot be used.
         """
-
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.store.params.start_seconds
 
@@ -144,10 +143,7 @@ class Replica:
             self._health.set_stage(stage, done)
             progress(stage, done)
 
-        tell("warming", 0.0)
-        kernel_compiler.load()
         tell("connecting", 0.0)
-        await self.store.check()  # refuses a store that could lose the log
         self._connection.start()
         while True:
             try:
