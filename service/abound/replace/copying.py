@@ -180,7 +180,12 @@ class Copy:
         is_gone = active.version not in (LIVE, *self._versions)
         last: ActivateEvent | BoundaryEvent = BoundaryEvent(self._new.incarnation)
         if is_gone:
-            last = ActivateEvent(self._new.incarnation, LIVE, "", "the version was fitted on events that are forgotten")
+            last = ActivateEvent(
+                self._new.incarnation,
+                LIVE,
+                "",
+                "the version was not copied: it is damaged, or was fitted on events that are forgotten",
+            )
         elif active.version != LIVE or not self._was_live:
             last = ActivateEvent(self._new.incarnation, active.version, active.digest, "active when it was replaced")
         reading = full_log.read_entries(

@@ -92,6 +92,7 @@ async def replace_model(
             )
             context.progress("waiting until the replicas are ready", 0.85)
             await _until_loaded(context, replacement.living, coming.keys, copy)
+            keep = past.keep and await copy.store_bytes() <= context.undo_bytes
             await context.commit()
             # 4. Nothing can be appended to the old log behind its last entry. Requests to learn wait meanwhile.
             last = Entry(APPLY_VERSION, secrets.token_bytes(8), 1, BoundaryEvent(coming.keys.incarnation))
@@ -100,7 +101,6 @@ async def replace_model(
             await _repeat(lambda: copy.finish(at))
             # 6. From this entry of the catalog on, replicas serve the new incarnation. The script refuses it if a
             #    failover has lost the end of either log.
-            keep = past.keep and await copy.store_bytes() <= context.undo_bytes
             event = ModelReplaced(keys.name, keys.incarnation, coming.keys.incarnation, keep)
             await _repeat(lambda: replace_log(store, lease, coming.keys, at, context.record, event))
         except BaseException:
