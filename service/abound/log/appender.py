@@ -35,8 +35,6 @@ CLOSED_RETRY_SECONDS = 0.02
 CLOSED_SECONDS = 2.0
 """How long a request waits while the log is closed, because the model is being replaced."""
 
-RETIRE_SECONDS = 15.0
-
 
 async def append_event(store: Store, keys: ModelKeys, event: ControlEvent) -> Offset:
     """Append a control event to a model's log, from any process; return its offset."""
@@ -87,7 +85,6 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._successor: Appender | None = None
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -179,17 +176,14 @@ class Appender:
         if self._connection is not self._shared:
             await self._connection.stop()
 
-    def move_to(self, successor: Appender) -> None:
-        """Send everything that the closed log refuses to another one: that of the incarnation that is served now."""
-        self._successor = successor
-        self._move_queue()
+    def use_log(self, key: bytes, keeps_requests: bool) -> None:
+        """Append to another log from now on: that of the incarnation which has replaced the model.
 
-    async def retire(self) -> None:
-        """Stop once the requests that were sent have ended. The log is closed, so no further one is appended."""
-        until = self._loop.time() + RETIRE_SECONDS
-        while self._groups and self._loop.time() < until:  # noqa: ASYNC110
-            await asyncio.sleep(SWEEP_SECONDS)
-        await self.stop("the model was replaced")
+        Requests that the old log has refused are sent to it, or refused unless ``keeps_requests``.
+        """
+        self.key = key
+        if not keeps_requests:
+            self._refuse_all("the model was replaced by one that reads instances otherwise")
 
     # one group at a time
 
@@ -294,24 +288,7 @@ class Appender:
                 self._end(waiting, NotReady("the model is being replaced; nothing was learned, send it again"))
             else:
                 self._queue.appendleft(waiting)
-        if self._successor is not None:
-            self._busy = False
-            self._move_queue()
-        else:
-            self._loop.call_later(CLOSED_RETRY_SECONDS, self._send)
-
-    def _move_queue(self) -> None:
-        successor = self._successor
-        if successor is not None:
-            while self._queue:
-                waiting = self._queue.popleft()
-                self._uncount(waiting)
-                successor.take_over(waiting)
-
-    def take_over(self, waiting: PendingRequest) -> None:
-        """Append a request of another appender. Its bounds were checked there."""
-        self._count(waiting)
-        self._put(waiting)
+        self._loop.call_later(CLOSED_RETRY_SECONDS, self._send)
 
     def _take(self) -> AppendGroup | None:
         """Return the next group: requests up to the bounds, or one control event; None if nothing waits."""
@@ -402,9 +379,6 @@ class Appender:
             self._n_waiting and self._n_bytes + waiting.n_bytes > params.waiting_bytes
         ):
             raise Overloaded("too many events wait to be appended; try again later")
-        self._count(waiting)
-
-    def _count(self, waiting: PendingRequest) -> None:
         self._n_waiting += 1
         self._n_bytes += waiting.n_bytes
         if self._sweeper is None:

@@ -178,27 +178,33 @@ class Follower:
         return added
 
     async def _switch(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
-        """Serve another incarnation of a model from now on.
+        """Serve another incarnation of a model from now on, or as soon as it is loaded.
 
         Both logs end with the same entry, which was there before the model was replaced: so both are read to their
         ends. Requests whose entries are in the old log get their outcome; the others are sent again.
         """
         connection = self._connection
-        if connection is not None:
-            for one in (model, by):
-                if one.ready and not self.incoming.is_loading(one):
-                    await self._loader.replay(connection, one)
+        for one in (model, by):
+            if one.ready and connection is not None:
+                await self._loader.replay(connection, one)
+        if not by.ready:  # nothing is answered from a state that was replaced
+            model.ready, model.halted = False, "what replaces it is being loaded"
+            return
+        before = model.keys
         self._unfollow(model)
-        self.models[model.name] = by
+        await model.become(by)
         del self.incoming.models[by.incarnation]
-        self._callbacks.on_model_replaced(model, by)
-        model.ready = False
-        model.halted = "it was replaced"
-        log.info("serving another incarnation of a model", model=by.name, offset=str(by.offset), ready=by.ready)
+        self._by_key[model.keys.log] = model
+        self._callbacks.on_model_replaced(model, before)
+        log.info("serving another incarnation of a model", model=model.name, offset=str(model.offset))
 
     def _unfollow(self, model: ReplicatedModel) -> None:
         self._by_key.pop(model.keys.log, None)
         self.incoming.drop(model)
+
+    def _is_switch_due(self, by: ReplicatedModel) -> bool:
+        living = self.catalog.get(by.name)
+        return by.ready and living is not None and living.keys == by.keys
 
     def _make_incoming(self, coming: Coming, origin: str) -> ReplicatedModel:
         config = coming.config or ModelConfig()
@@ -299,7 +305,8 @@ class Follower:
 
     async def _read_once(self, connection: StoreConnection) -> None:
         """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
-        if self.models_offset != self.catalog.offset:  # an error has interrupted it
+        # An error has interrupted a change of the catalog, or what replaces a model was not loaded at once.
+        if self.models_offset != self.catalog.offset or any(map(self._is_switch_due, self.incoming.models.values())):
             await self._add_models(connection)
         for halted in [model for model in self.models.values() if model.resumes and model.failure is None]:
             try:

@@ -15,6 +15,7 @@ from abound.replica.follower import Follower
 from abound.state import replica_status
 from abound.state.replicated_model import ReplicatedModel
 from abound.store.client import Store, store_errors
+from abound.store.key_names import ModelKeys
 from abound.tasks import forever
 from abound.versions.cache_cleanup import CacheCleaner
 from abound_core.errors import Corrupted, StoreUnavailable
@@ -64,20 +65,20 @@ class Heartbeat:
             await replica_status.remove_dead(self._store, models, self._replica)
             self._cleared = True
 
-    def forget_model(self, model: ReplicatedModel) -> None:
-        self._published.pop(model.incarnation, None)
-        self._seen.pop(model.incarnation, None)
+    def forget_model(self, keys: ModelKeys) -> None:
+        self._published.pop(keys.incarnation, None)
+        self._seen.pop(keys.incarnation, None)
 
     async def publish_soon(self) -> None:
         with contextlib.suppress(StoreUnavailable):
             await self._publish()
 
-    async def replace_model(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
-        """Publish that another incarnation is served; a replacement waits for it."""
-        self.forget_model(model)
+    async def replace_model(self, before: ModelKeys) -> None:
+        """Publish that another incarnation is served than ``before``; a replacement waits for it."""
+        self.forget_model(before)
         with contextlib.suppress(StoreUnavailable):
             await self._publish()
-            await replica_status.withdraw(self._store, [model.keys], self._replica)
+            await replica_status.withdraw(self._store, [before], self._replica)
 
     def _all(self) -> list[ReplicatedModel]:
         """Return the models that are served, and those that are loaded beside them."""

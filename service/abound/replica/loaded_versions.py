@@ -24,6 +24,7 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.log.events import PrepareVersionEvent
 from abound.state.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
 from abound.store.client import Store
+from abound.store.key_names import ModelKeys
 from abound.store.lease import ACTIVATION, read_payloads
 from abound.tasks import cancel_and_wait, wait_for_event
 from abound.versions import versions as versions
@@ -106,20 +107,22 @@ class LoadedVersions:
         for version in list(model.versions or ()):
             self._unload(model, version)
 
-    def on_model_replaced(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
-        """Take over the loaded versions: the other incarnation has the same ones, or fewer."""
-        by.versions = {}
-        serving = by.live.serving
-        if not serving.is_live and (loaded := self._loaded.get((model.incarnation, serving.version))) is not None:
-            self._loaded[(by.incarnation, serving.version)] = loaded
-            by.versions[serving.version] = VersionInfo(loaded.card.digest, loaded.card.n_bytes)
-        self.on_model_removed(model)
-        if by.ready:
+    def on_model_replaced(self, model: ReplicatedModel, before: ModelKeys) -> None:
+        """Keep the active version loaded: the other incarnation has the same versions, or fewer."""
+        self._wanted.pop(before.incarnation, None)
+        self._failed.pop(before.incarnation, None)
+        kept, serving = model.versions or {}, model.live.serving.version
+        loaded = {version: self._loaded.pop((before.incarnation, version), None) for version in kept}
+        model.versions = {}
+        if (active := loaded.get(serving)) is not None:
+            model.versions[serving] = kept[serving]
+            self._loaded[(model.incarnation, serving)] = active
+        if model.ready:
             try:
-                by.check_serving()
+                model.check_serving()
             except VersionNotLoaded as missing:
-                by.ready = False
-                self.on_halt(by, missing)
+                model.ready = False
+                self.on_halt(model, missing)
 
     async def stop(self) -> None:
         await cancel_and_wait(*self._tasks.values(), *self._loading.values())

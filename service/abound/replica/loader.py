@@ -25,6 +25,7 @@ from abound.state.replicated_model import (
     VersionNotLoaded,
 )
 from abound.store.client import Store
+from abound.store.key_names import ModelKeys
 from abound.store.raw_connection import StoreConnection
 from abound_core.errors import CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownOffset
 
@@ -154,8 +155,8 @@ class FollowerCallbacks(Protocol):
     def on_incoming_loaded(self, model: ReplicatedModel) -> None:
         """Handle an incarnation that is ready to replace a model."""
 
-    def on_model_replaced(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
-        """Handle a model that another incarnation replaces, which is served from now on."""
+    def on_model_replaced(self, model: ReplicatedModel, before: ModelKeys) -> None:
+        """Handle a model that is another incarnation from now on than ``before``."""
 
     async def on_mark(self, model: ReplicatedModel, token: str) -> None:
         """Handle an applied mark; the next entry waits until this returns."""

@@ -49,11 +49,11 @@ from abound.state.snapshots import SnapshotParams, read_manifests
 from abound.state.state_image import StateManifest
 from abound.store.client import Store
 from abound.store.durability import confirmed_durability
+from abound.store.key_names import ModelKeys
 from abound.store.reconnecting_connection import ReconnectingConnection
 from abound.store.server_info import ServerInfo
 from abound.tasks import cancel_and_wait, wait_until
 from abound.versions.cache_cleanup import CacheCleaner
-from abound.versions.card import reading_settings
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
 from abound_core.limits import Limits
@@ -339,9 +339,7 @@ class Replica:
                     await model.wait_entry_complete()
         except TimeoutError:
             raise NotReady(f"this replica is behind {offset}: it is at {model.offset}", lag=model.lag) from None
-        if self.model(name) is not model:  # it was replaced meanwhile
-            await self.wait_for(name, offset, timeout)
-        elif model.offset < offset:
+        if model.offset < offset:
             raise beyond
 
     async def catch_up(self, name: str, timeout: float = ARRIVAL_SECONDS) -> None:  # noqa: ASYNC109
@@ -389,19 +387,13 @@ class Replica:
     def on_incoming_loaded(self, model: ReplicatedModel) -> None:
         self._run_errand(self._heartbeat.publish_soon())  # the replacement waits for it
 
-    def on_model_replaced(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
-        self.loaded_versions.on_model_replaced(model, by)
-        self._appenders.on_model_added(by)
-        old, new = appender_of(model), appender_of(by)
-        if reading_settings(model.live.config) == reading_settings(by.live.config):
-            old.move_to(new)
-        model.on_replaced()
-        self._run_errand(old.retire())
-        self._run_errand(self._heartbeat.replace_model(model, by))
+    def on_model_replaced(self, model: ReplicatedModel, before: ModelKeys) -> None:
+        self.loaded_versions.on_model_replaced(model, before)
+        self._run_errand(self._heartbeat.replace_model(before))
 
     def on_model_removed(self, model: ReplicatedModel) -> None:
         self.loaded_versions.on_model_removed(model)
-        self._heartbeat.forget_model(model)
+        self._heartbeat.forget_model(model.keys)
         self._run_errand(appender_of(model).stop(f"the model {model.name} was deleted"))
         if model.name == DEFAULT_MODEL:
             self._run_errand(self.models.restore_default())

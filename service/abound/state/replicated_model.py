@@ -225,11 +225,15 @@ class ReplicatedModel:
         self.digest = self.digest_offset = None
         self._wake()
 
-    def on_replaced(self) -> None:
-        """End all waiting: whoever waits looks the model up again."""
-        for _, _, future in self._awaited:
-            if not future.done():
-                future.set_result(None)
+    async def become(self, by: ReplicatedModel) -> None:
+        """Take over the state of the incarnation that replaces this one. Nothing may be applied to either meanwhile."""
+        async with self._turn, by._turn:  # no digest is half computed then
+            self.keys, self.log_key, self._config = by.keys, by.log_key, by._config
+            self.live, self.position, self.trim = by.live, by.position, by.trim
+            self.digest, self.digest_offset = by.digest, by.digest_offset
+            self.failure, self.halted, self.resumes, self.ready = by.failure, by.halted, by.resumes, by.ready
+            self.lag, self.coming = by.lag, None
+        self._wake()
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
