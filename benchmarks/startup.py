@@ -27,6 +27,7 @@ from abound.history.replay import compact
 from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
 from abound.metrics import configure_logging
+from abound.processes import kernel_compiler
 from abound.replica.replica import Replica
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store, StoreParams
@@ -97,6 +98,7 @@ async def replay(url: str, n: int) -> dict[str, float]:
     def tell(stage: str, done: float) -> None:
         stages.setdefault(stage.split(" ")[0], (time.perf_counter(), cpu_seconds()))
 
+    kernel_compiler.load()
     replica = Replica(Store(url, PATIENT))
     await replica.start(tell)
     learned = replica.model(DEFAULT_MODEL).live.n_learned

@@ -139,7 +139,7 @@ def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_reque
         async def fail(*_: Any) -> Any:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr("abound.api.routes.classify.Classify.answer", fail)
+        monkeypatch.setattr("abound.api.classify.Classify.answer", fail)
         written = logged("text")
         headers = {"authorization": f"Bearer {made.secret}", "x-request-id": "the-one"}
         batch = {"instances": [{"features": {"f": 1}}]}  # a single one may be answered without the route

@@ -117,7 +117,6 @@ class Worker:
         self._stopping.set()
 
     async def run(self) -> None:
-        await self._store.check()
         showing = asyncio.create_task(forever(self._send_heartbeat, schedule.WORKER_FRESH_SECONDS / 4))
         swept = asyncio.get_running_loop().time()
         catalog = Catalog()

@@ -19,7 +19,7 @@ from abound_core.config import ModelConfig
 from abound_core.instances.record import pack_labels
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
-from tests.support.served import Served, fresh_model, problem, served
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 
 @pytest.fixture(scope="module")
@@ -341,6 +341,19 @@ def test_what_was_learned_is_uncertain_no_more_and_may_be_corrected(service: Ser
     assert listed() == {ids[0], *ids[66:]}
     assert service.http.post(f"{address}/learn", json=one | {"labels": ["b"]}).json()["updated"]
     assert listed() == {ids[0], *ids[66:]}
+
+
+def test_what_was_refused_for_its_key_stays_uncertain(service: Served) -> None:
+    address = f"/models/{fresh_model(service)}"
+    taken, refused = (
+        service.http.post(f"{address}/classify", json={"text": text, "remember": True}).json()["id"]
+        for text in ("tin", "zinc")
+    )
+    sent = [{"prediction": id_, "labels": ["metal"], "key": "k"} for id_ in (taken, refused)]
+    answers = lines(service.http.post(f"{address}/learn", content=ndjson(*sent), headers=NDJSON))
+    assert [one.get("status") for one in answers] == [None, 422]
+    left = service.http.get(f"{address}/uncertain").json()["instances"]
+    assert [one["id"] for one in left] == [refused]
 
 
 async def test_remembered_instances_are_listed_within_bounds(store: Store) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from abound.api.learn_service import ConfigChanges
+from abound.api.learn import ConfigChanges
 from abound.replica.predictions import vector_fingerprint
 from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
 

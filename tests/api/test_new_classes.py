@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from abound.api.learn_service import PendingClasses, RequestAdditions
+from abound.api.learn import PendingClasses, RequestAdditions
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, OutcomeUnknown
 from abound_core.index.index import Index

@@ -95,27 +95,22 @@ def test_requests_that_a_stop_cuts_off_end_in_the_form_of_all_errors(capfd: pyte
 
 
 def test_learning_that_a_stop_cuts_off_has_an_unknown_outcome(capfd: pytest.CaptureFixture[str]) -> None:
-    n_begun = 0
-
-    async def never(*_: object) -> list[object]:
-        nonlocal n_begun
-        n_begun += 1
-        await asyncio.Event().wait()
-        return []
-
     body = {"text": FEATURE, "labels": [FEATURE]}
     with logged(), served(stop_seconds=1.0) as service:
-        service.app.state.parts.replica.learn = never  # an event that the store does not answer
+        appender = service.app.state.parts.replica.model("default").appender
+        with service.server.client() as client:
+            client.client_pause(60_000, all=False)  # the store reads and does not write
         connections = []
-        for content, media in (
-            (json.dumps(body), "application/json"),
-            (json.dumps(body) + "\n", "application/x-ndjson"),
+        for start, content, media in (
+            ("POST /learn", json.dumps(body), "application/json"),
+            ("POST /learn", json.dumps(body) + "\n", "application/x-ndjson"),
+            ("PUT /models/default/labels", json.dumps({"labels": [{"label": FEATURE}]}), "application/json"),
         ):
             connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
-            head = f"POST /learn HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: {len(content)}\r\n\r\n"
+            head = f"{start} HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: {len(content)}\r\n\r\n"
             connection.sendall((head + content).encode())
             connections.append(connection)
-        until(lambda: n_begun == 2)
+        until(lambda: appender.waiting[0] == 3)
     for connection in connections:
         answer = everything(connection)
         assert answer.startswith(b"HTTP/1.1 504 "), answer

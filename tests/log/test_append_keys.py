@@ -8,7 +8,7 @@ import gc
 import pytest
 from msgspec.structs import replace
 
-from abound.api.routes.learn import _refuse_batch
+from abound.log.append_group import LearnDraft
 from abound.replica.replica import Replica
 from abound_core.errors import InvalidInstance
 from tests.log.conftest import connected, learn
@@ -40,6 +40,11 @@ async def test_what_is_refused_for_its_key_is_let_go_of(server: Server, start_re
         errors = [error for error in gc.get_objects() if type(error) is InvalidInstance]
         return sum("another body" in str(error) for error in errors)
 
+    async def refuse_batch(replica: Replica, drafts: list[LearnDraft]) -> None:
+        for each in await replica.learn("default", drafts):
+            if each.refused is not None:
+                raise each.refused
+
     replica = await start_replica(server)
     one = draft('{"a": 1}', "x", key="order 7", body=b"hash")
     await learn(replica, one)
@@ -48,7 +53,7 @@ async def test_what_is_refused_for_its_key_is_let_go_of(server: Server, start_re
         with pytest.raises(InvalidInstance, match="another body"):
             await learn(replica, replace(one, body=b"other %d" % i))
         with pytest.raises(InvalidInstance, match="another body"):
-            _refuse_batch(await replica.learn("default", [one, replace(one, body=b"other %d" % i)]))
+            await refuse_batch(replica, [one, replace(one, body=b"other %d" % i)])
     await learn(replica, draft('{"b": 1}', "y"))
     assert kept() < before + 4
 

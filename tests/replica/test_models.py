@@ -43,8 +43,7 @@ async def test_models_come_and_go_everywhere(server: Server, start_replica: Star
     one, other = await start_replica(server), await start_replica(server)
     assert await one.models.create("news", ModelConfig(d_max=7))
     assert not await one.models.create("news", ModelConfig(d_max=8))
-    await other.models.wait_for("news")
-    assert other.model("news").live.config.d_max == 7
+    assert (await other.models.find("news")).live.config.d_max == 7
     await teach(other, 10, name="news")
     incarnation = one.model("news").incarnation
     keys = one.model("news").keys
@@ -66,16 +65,14 @@ async def test_a_model_created_elsewhere_is_waited_for(server: Server, start_rep
     one, other = await start_replica(server), await start_replica(server)
     for name in (f"news-{at}" for at in range(30)):
         await one.models.create(name, ModelConfig())
-        await other.models.wait_for(name)
-        assert other.model(name).live.config == ModelConfig()
-    await other.models.wait_for("never-created")
+        assert (await other.models.find(name)).live.config == ModelConfig()
     with pytest.raises(UnknownModel):
-        other.model("never-created")
+        await other.models.find("never-created")
     server.pause()
     try:
         began = time.monotonic()
         with pytest.raises(StoreUnavailable):
-            await other.models.wait_for("never-created")
+            await other.models.find("never-created")
         assert time.monotonic() - began < 8
     finally:
         server.resume()
@@ -100,11 +97,10 @@ async def test_a_new_model_is_waited_for_while_its_kernels_are_loaded(
     assert await wait_until(is_appended, 0.01, 60)
     with pytest.raises(NotReady, match="has not applied the last change"):
         await other.models.catch_up(0.3)
-    waiting = asyncio.create_task(other.models.wait_for("news"))
+    waiting = asyncio.create_task(other.models.find("news"))
     await asyncio.sleep(0.1)
     loaded.set()
-    await waiting
-    assert other.model("news").live.config == ModelConfig()
+    assert (await waiting).live.config == ModelConfig()
     assert await creating
 
 

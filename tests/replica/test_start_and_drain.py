@@ -67,7 +67,7 @@ async def test_start_tells_how_far_it_is(server: Server, start_replica: StartRep
     await other.stop()
     stages = list(dict.fromkeys(stage for stage, _ in told))
     last = "opening a connection to append over"
-    assert stages == ["warming", "connecting", "loading snapshot of default", "replaying default", last]
+    assert stages == ["connecting", "loading snapshot of default", "replaying default", last]
     replaying = [progress for stage, progress in told if stage.startswith("replaying")]
     assert replaying == sorted(replaying)
     assert len(set(replaying)) > 3

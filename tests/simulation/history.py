@@ -39,6 +39,7 @@ from abound.store import lease, replication
 from abound.store.key_names import ModelKeys
 from abound.versions import activation
 from abound.versions import versions as versions
+from abound_core.config import ModelConfig
 from abound_core.errors import (
     AboundError,
     ArtifactsUnavailable,
@@ -409,6 +410,16 @@ def _learned_state(live: object) -> bytes:
 
 
 _apply = LiveModel.apply
+_config = catalog._config
+_configs: dict[str, ModelConfig] = {}
+
+
+def _config_once(name: str, stored: dict[str, Any]) -> ModelConfig:
+    """Check each configuration once."""
+    found = _configs.get(repr(stored))
+    if found is None:
+        found = _configs[repr(stored)] = _config(name, stored)
+    return found
 
 
 async def _wait_for_nothing(groups: object, timeout: float | None = None) -> None:  # noqa: ASYNC109
@@ -447,6 +458,7 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (kernel_compiler, "load", lambda: None),
         (kernel_compiler, "wait_for_groups", _wait_for_nothing),
         (catalog, "GROWN_ENTRIES", 2),
+        (catalog, "_config", _config_once),
         (replacing, "RETRY_SECONDS", 0.1),
         (replacing, "APPEND_SECONDS", 3.0),
         (replacing, "SWITCH_SECONDS", 0.5),

@@ -112,6 +112,7 @@ class ReplicaHost(Host):
         self._stopping = asyncio.Event()
         replica = Replica(Store(URL, QUICK), ReplicaParams(log=LOG, durability=self.durability), self.artifacts)
         try:
+            await replica.store.check()
             await replica.start()
         except CannotStart as error:
             if "ABOUND_DURABILITY" in str(error):  # as an operator does who must go on
@@ -179,5 +180,6 @@ class WorkerHost(Host):
         store = Store(URL, QUICK)
         jobs: Any = NoJobs()
         self.worker = Worker(store, SNAPSHOTS, LOG, self.artifacts, HISTORY, jobs=jobs, undo_seconds=self.undo_seconds)
+        await store.check()
         await self.worker.run()
         await store.close()

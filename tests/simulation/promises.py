@@ -68,7 +68,13 @@ def broken_by(requests: list[Request], truths: dict[str, Truth], lost: Lost) -> 
         truth = truths.get(request.model) or Truth(None)
         outcomes = {attempt.outcome for attempt in request.attempts}
         if outcomes <= {REFUSED}:
-            there = [event for events in request.events for event in events if truth.was_learned(event)]
+            # What follows on an earlier state is learned even if the log before had refused it for its key.
+            there = [
+                event
+                for events in request.events
+                for event in events
+                if truth.was_learned(event) and not any(event in one.refused for one in truth.all)
+            ]
             if there:
                 yield f"{_name(request)}: refused ({request.attempts[-1].why}), but learned: {there}"
         for attempt in request.attempts:
@@ -147,8 +153,10 @@ def broken_replacements(
 ) -> Iterator[str]:
     """Replacements that were said to be made, and are not."""
     made = [plans[one.keys] for truth in truths.values() for one in truth.all if one.keys in plans]
+    origins = {truth.origin for truth in truths.values()}
     for plan in done:
-        if not any(plan is one for one in made) and not lost.has_catalog:
+        is_there = plan.origin in origins  # else the model was deleted
+        if is_there and not any(plan is one for one in made) and not lost.has_catalog:
             yield f"replaced, was said, and it is not: {plan}"
 
 

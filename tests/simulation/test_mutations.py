@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from abound.history.archive import swap_manifest
 from abound.history.load import load_newest
-from abound.log import stream
+from abound.log import catalog as catalog_module
+from abound.log import closing, stream
 from abound.log.append_group import AppendGroup
 from abound.log.appender import Appender
-from abound.log.events import checksum_of
+from abound.log.events import IncarnationDropped, checksum_of
+from abound.replace import copying, replace
+from abound.replace.copying import Copy
+from abound.replica.follower import Follower
 from abound.replica.replica import Replica
 from abound.state.position import Position
-from abound.state.replicated_model import ReplicatedModel, StandbyState
+from abound.state.replicated_model import ReplicatedModel
+from abound.store import lease as lease_module
+from abound.store.lease import Lease
 from abound.store.raw_connection import ConnectionLost, StoreConnection
 from abound.store.reconnecting_connection import ReconnectingConnection
 from abound_core.errors import StoreUnavailable
@@ -25,7 +33,7 @@ from abound_core.model.live_model import LiveModel
 from abound_core.model.receipts import Receipts
 from abound_core.types import Offset
 from tests.simulation.history import run
-from tests.simulation.loop import Process, here
+from tests.simulation.loop import BEGIN, Process, here
 
 SEEDS = 1000
 
@@ -195,13 +203,131 @@ def do_not_open_again(patch: Patch) -> None:
     patch.setattr(ReconnectingConnection, "_keep_open", once)
 
 
-def adopt_without_what_came_since(patch: Patch) -> None:
-    """A shadow that is attached is not told what is applied."""
+def leave_the_log_open(patch: Patch) -> None:
+    """The last entry of a replaced log is appended, and the log is not closed."""
+    _without(patch, "_CLOSE", "redis.call('XSETID', KEYS[2], ARGV[5])")
 
-    async def nothing(self: StandbyState, event: Any, at: Offset) -> None:
-        self.offset = at
 
-    patch.setattr(StandbyState, "apply", nothing)
+def copy_no_last_tail(patch: Patch) -> None:
+    """What came between the last copy of the tail and the end of the closed log is not copied."""
+    finish = Copy.finish
+
+    async def wrong(self: Copy, at: Offset) -> None:
+        self._copied = at
+        await finish(self, at)
+
+    patch.setattr(Copy, "finish", wrong)
+
+
+def replace_without_looking(patch: Patch) -> None:
+    """A model is replaced whether or not both logs still end with the same entry."""
+    begin, end = closing._REPLACE.index("for i = 2, 3"), closing._REPLACE.index("redis.call('XADD'")
+    patch.setattr(closing, "_REPLACE", closing._REPLACE[:begin] + closing._REPLACE[end:])
+
+
+def open_without_the_fence(patch: Patch) -> None:
+    """A process that is late, and holds the lease no more, ends what it began, and opens the log again."""
+    _without(patch, "_OPEN", FENCE)
+
+    async def late(store: Any, lease: Lease) -> bool:
+        catalog = await catalog_module.read_catalog(store)
+        living, coming = catalog.get(lease.keys.name), catalog.coming.get(lease.keys.name)
+        if living is None or living.keys != lease.keys or coming is None:
+            return False
+        await _be_late()
+        await replace.open_log(store, lease, IncarnationDropped(lease.keys.name, coming.keys.incarnation))
+        return True
+
+    patch.setattr(replace, "_end_unfinished", late)
+    _lose_leases(patch)
+
+
+def switch_without_reading(patch: Patch) -> None:
+    """What replaces a model is served from where it has been read to."""
+    switch = Follower._switch
+
+    async def wrong(self: Follower, model: ReplicatedModel, by: ReplicatedModel) -> None:
+        connection, self._connection = self._connection, None
+        try:
+            await switch(self, model, by)
+        finally:
+            self._connection = connection
+
+    patch.setattr(Follower, "_switch", wrong)
+
+
+def drop_the_queue(patch: Patch) -> None:
+    """Requests that wait while a log is closed are forgotten when the model is replaced."""
+
+    def wrong(self: Appender) -> None:
+        if self._successor is not None:
+            self._queue.clear()
+
+    patch.setattr(Appender, "_move_queue", wrong)
+
+
+def replace_late(patch: Patch) -> None:
+    """A process appends that the model is replaced though another one has taken its lease meanwhile."""
+    _without(patch, "_REPLACE", FENCE)
+    replace_log = replace.replace_log
+
+    async def late(*args: Any) -> None:
+        await _be_late()
+        await replace_log(*args)
+
+    patch.setattr(replace, "replace_log", late)
+    _lose_leases(patch)
+
+
+def answer_what_was_refused(patch: Patch) -> None:
+    """What a closed log refuses is answered as if it had been learned there."""
+
+    def wrong(self: Appender, group: AppendGroup) -> None:
+        group.entry, group.reached, group.is_read = Offset(int(1000 * self._loop.time()), 0, 0), 0, True
+        group.ranks, group.updated = [0] * 99, [False] * 99
+        self._settle(group)
+        self._loop.call_later(0.02, self._send)
+
+    patch.setattr(Appender, "_wait_open", wrong)
+
+
+def miscount_what_was_trimmed(patch: Patch) -> None:
+    """The log of a new incarnation is said to have had one entry less before it."""
+
+    async def wrong(to: Any, contents: Any, trim: stream.Trim | None = None) -> Any:
+        trim = trim if trim is None else trim._replace(n_entries=trim.n_entries - 1)
+        return await swap_manifest(to, contents, trim)
+
+    patch.setattr(copying, "swap_manifest", wrong)
+
+
+LATE_UNTIL = BEGIN + 2.0
+
+
+async def _be_late() -> None:
+    """Pause for longer than a lease lasts, in the first seconds of a history."""
+    if asyncio.get_running_loop().time() < LATE_UNTIL:
+        await asyncio.sleep(2 * lease_module.LEASE_SECONDS)
+
+
+def _lose_leases(patch: Patch) -> None:
+    """Nobody renews a lease in the first seconds of a history."""
+    renew = Lease.renew
+
+    async def wrong(self: Lease, payload: bytes | None = None) -> None:
+        if asyncio.get_running_loop().time() >= LATE_UNTIL:
+            await renew(self, payload)
+
+    patch.setattr(Lease, "renew", wrong)
+
+
+FENCE = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end"
+
+
+def _without(patch: Patch, script: str, line: str) -> None:
+    source = getattr(closing, script)
+    assert line in source
+    patch.setattr(closing, script, source.replace(line, ""))
 
 
 def leave_details_out(patch: Patch) -> None:
@@ -246,7 +372,15 @@ MISTAKES: list[Callable[[Patch], None]] = [
     apply_the_last_entry_again,
     leave_an_entry_out,
     do_not_open_again,
-    adopt_without_what_came_since,
+    leave_the_log_open,
+    copy_no_last_tail,
+    replace_without_looking,
+    open_without_the_fence,
+    switch_without_reading,
+    drop_the_queue,
+    replace_late,
+    answer_what_was_refused,
+    miscount_what_was_trimmed,
     leave_details_out,
     weigh_all_alike,
 ]
@@ -261,7 +395,7 @@ WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
 }
 """Faults by which a mistake is found soon; the others are found in any weather."""
 
-SLOW = dict.fromkeys((send_again, answer_before_the_reply, adopt_without_what_came_since), pytest.mark.long)
+SLOW = dict.fromkeys((send_again, answer_before_the_reply), pytest.mark.long)
 """Mistakes that take many histories to find."""
 
 
@@ -274,7 +408,6 @@ FIRST: dict[Callable[[Patch], None], int] = {
     answer_before_the_reply: 30,
     do_not_check_on_return: 45,
     leave_an_entry_out: 13,
-    adopt_without_what_came_since: 20,
 }
 """Seeds to begin with, for mistakes that few histories tell of."""
 

@@ -107,6 +107,8 @@ class Truth:
         Of the events that the index knows.
     twice : list of int
         Events that were learned more than once.
+    refused : set of int
+        Events whose key came before with another body.
     received : dict
         By idempotency key, the body that came first.
     switches : list of (Offset, str)
@@ -125,6 +127,7 @@ class Truth:
     n_extra: int = 0
     facts: dict[int, Fact] = field(default_factory=dict)
     twice: list[int] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
     received: dict[str, bytes] = field(default_factory=dict)
     switches: list[tuple[Offset, str]] = field(default_factory=list)
     activations: list[str] = field(default_factory=list)
@@ -142,6 +145,12 @@ class Truth:
         while truth is not None:
             yield truth
             truth = truth.before
+
+    @property
+    def origin(self) -> str:
+        """The first incarnation of the model."""
+        *_, first = self.all
+        return "" if first.keys is None else first.keys.incarnation
 
     def take(self, step: Step) -> None:
         """Learn the next step."""
@@ -194,7 +203,9 @@ class Truth:
                 if unit.key is not None and not is_refused and not is_gone:
                     self.received.setdefault(unit.key, unit.body)
                 for position in range(place, place + unit.n):
-                    if is_new and not is_refused:
+                    if is_refused:
+                        self.refused.add(numbers[position])
+                    elif is_new:
                         record = event.records[ends[position] : ends[position + 1]]
                         self._learn_one(record, numbers[position], step.at._replace(position=position))
                 place += unit.n
@@ -229,8 +240,12 @@ class _Told:
         self.made: dict[ModelKeys, _Made] = {}
         self.n_served: dict[ModelKeys, int] = {}
         """Entries that the log of a replaced incarnation had when it was replaced: no more of them count."""
+        self.reopened: list[str] = []
+        self._replaced: set[bytes] = set()
         for effects in history:
             for words in effects:
+                if words[0] in (b"XADD", b"XSETID") and words[1] in self._replaced:
+                    self.reopened.append(f"after it was replaced: {words[:3]}")
                 if words[0] != b"XADD":
                     continue
                 if words[1] == CATALOG_KEY:
@@ -262,6 +277,7 @@ class _Told:
                 self.chains[one.keys.name] = [one]
             elif was.keys != one.keys:
                 self.chains[one.keys.name].append(one)
+                self._replaced.add(was.keys.log)
                 self.n_served[was.keys] = len(self.logs.get(was.keys.log, ()))
 
 
@@ -285,6 +301,7 @@ def truths_of(history: list[list[Words]], plans: Mapping[ModelKeys, Plan]) -> di
                     truth.take(Step(at, decode_entry(words[3:])))
             by_keys[one.keys] = truth
         assert truth is not None
+        truth.wrong += told.reopened
         truths[name] = truth
     return truths
 

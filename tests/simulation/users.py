@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from typing import Any
 
-from abound.api.dependencies import trusted_model
 from abound.replica.replica import Replica
 from abound_core.config import ModelConfig
 from abound_core.errors import (
@@ -147,7 +146,7 @@ class Users:
         request.attempts.append(attempt)
 
         async def learn(replica: Replica) -> Any:
-            trusted_model(replica, request.model)
+            replica.models.trusted(request.model)
             return await replica.learn(request.model, request.drafts, request.wait, 2.0)  # type: ignore[arg-type]
 
         try:
@@ -182,9 +181,9 @@ class Users:
         asked = learned.offset if self._rng.random() < 0.7 else START
 
         async def read(replica: Replica) -> tuple[Offset, bool, str, str, float, int]:
-            trusted_model(replica, request.model)
+            replica.models.trusted(request.model)
             await replica.wait_for(request.model, asked, 1.0)
-            model = trusted_model(replica, request.model)
+            model = replica.models.trusted(request.model)
             model.check_serving()  # what is active can be answered with
             live = model.live
             live.rank(vector_of(event), 1)

@@ -58,10 +58,10 @@ def facts(replica: Replica) -> ServerInfo:
 async def test_a_start_waits_until_the_first_file_is_written(slow_server: Server, start_replica: StartReplica) -> None:
     with slow_server.client() as client:
         client.config_set("appendonly", "yes")
-        impatient = Replica(Store(slow_server.url, StoreParams(start_seconds=0.2)))
+        impatient = Store(slow_server.url, StoreParams(start_seconds=0.2))
         with pytest.raises(CannotStart, match="for the first time"):
-            await impatient.start()
-        await impatient.stop()
+            await impatient.check()
+        await impatient.close()
         assert is_rewriting(client)
         client.config_set("appendonly", "no")
         slow_down(client, 2)

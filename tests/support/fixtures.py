@@ -58,6 +58,7 @@ async def start_replica() -> AsyncIterator[StartReplica]:
             server: Server, params: ReplicaParams | None = None, artifacts: ArtifactStore | None = None
         ) -> Replica:
             replica = Replica(Store(server.url, server.store_params), params, artifacts)
+            await replica.store.check()
             await replica.start()
             stack.push_async_callback(replica.stop)
             return replica

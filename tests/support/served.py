@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from abound.api.app import Application, create_app
 from abound.api.server import ReplicaServer
+from abound.processes import kernel_compiler
 from abound.processes.status_pipe import Reporter
 from abound.replica import model_directory
 from abound.settings import Settings
@@ -51,6 +52,7 @@ class Served:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
+        kernel_compiler.load()  # as the process of a replica does
         self._catalog_seconds = model_directory.CATALOG_SECONDS
         model_directory.CATALOG_SECONDS = CATALOG_SECONDS
         self._thread.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from abound.api.routes.classify import Classify
+from abound.api.classify import Classify
 from abound.replica import rankers as ranking_pool
 from abound.replica.predictions import RememberParams
 from abound.replica.replica import Replica
@@ -42,9 +42,9 @@ class RouteCaller:
         """An answer; None when there is none for now."""
         body = json.dumps(request).encode()
         try:
-            answer = self.work.answer_immediately("default", body, None)
-            if answer is None:
-                _, answer = await self.work.answer("default", body, {}, None)
+            answer = self.work.answer(self.replica.models.trusted("default"), body, {}, None)
+            if not isinstance(answer, bytes):
+                _, answer = await answer
         except NotReady:
             return None
         found: dict[str, Any] = json.loads(answer)

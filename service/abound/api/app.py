@@ -14,9 +14,10 @@ from fastapi import Depends, FastAPI, Request, Response
 from starlette.routing import Route
 
 from abound.api import problems
+from abound.api.classify import Classify
 from abound.api.dependencies import Parts, check_query
 from abound.api.hot_route import DEFAULT_MODEL, HotRoute, RouteHandler
-from abound.api.learn_service import ConfigChanges, LearnService
+from abound.api.learn import ConfigChanges, Learn
 from abound.api.openapi import document
 from abound.api.protocol import FastAnswer
 from abound.api.request_body import BodyBudget, Disconnected, Message, Receive, Scope, Send, request_id_of
@@ -35,8 +36,6 @@ from abound.api.routes import (
 from abound.api.routes import datasets as dataset_routes
 from abound.api.routes import keys as key_routes
 from abound.api.routes import versions as version_routes
-from abound.api.routes.classify import Classify
-from abound.api.routes.learn import LearnHandler
 from abound.api.times import READ_WAIT_SECONDS
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.file_cache import cache_in
@@ -146,7 +145,7 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        learning = LearnService(replica, settings, remember, changing, budget)
+        learning = Learn(replica, settings, remember, changing, budget, rates)
         self.state.parts = Parts(
             settings, replica, telemetry, held, changing, ring, rates, budget, submission, rankers, learning
         )
@@ -161,12 +160,10 @@ class Application(FastAPI):
         self._tracing = tracing
         works: dict[str, RouteHandler] = {
             "classify": Classify(replica, settings, remember, rates, rankers, tracing),
-            "learn": LearnHandler(replica, learning, rates, settings.max_batch),
+            "learn": learning,
         }
         self._hot = {
-            f"/{name}": HotRoute(
-                work, name, telemetry.meter(f"/{name}"), settings, held, guard, replica.models.wait_for
-            )
+            f"/{name}": HotRoute(work, name, telemetry.meter(f"/{name}"), settings, held, guard, replica.models)
             for name, work in works.items()
         }
         self._classify_default = partial(self._hot["/classify"].answer_immediately, DEFAULT_MODEL)

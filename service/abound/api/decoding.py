@@ -20,7 +20,7 @@ import numpy as np
 from abound.api.problems import decoding_error
 from abound.api.schemas.learn_classify import Instance, encoder
 from abound.tasks import TimeSlice
-from abound_core.errors import InvalidInstance, Malformed
+from abound_core.errors import InvalidInstance, Malformed, TooLarge
 from abound_core.instances import outline_kernels as kernels
 from abound_core.instances.dense_vector import to_int8
 from abound_core.instances.json_fallback import LONG_JSON
@@ -227,6 +227,34 @@ class LineWarnings:
 
     async def of(self, live: LiveModel, features: msgspec.Raw) -> str | None:
         return None if self.is_given else await warning_about(live, bytes(features))
+
+
+def check_batch(request: Instance, n: int, limit: int) -> None:
+    own = {"text": request.text is not None, "vector": request.vector is not None}
+    for field, given in (own | {"features": bytes(request.features) not in ABSENT}).items():
+        if given:
+            raise InvalidInstance(f"{field}: a batch has none; move it into instances", field)
+    if n > limit:
+        raise InvalidInstance(f"instances: a batch has at most {limit}, not {n}", "instances")
+
+
+LARGE_VECTORS = (
+    "the instances of this request take more than {} bytes as vectors; send fewer or smaller instances in one request"
+)
+
+
+class ByteBudget:
+    """Bytes left for one request: for its vectors, which can be many times the size of its body, or its answer."""
+
+    def __init__(self, limit: int, refusal: str = LARGE_VECTORS) -> None:
+        self._limit = limit
+        self._left = limit
+        self._refusal = refusal
+
+    def reserve(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise TooLarge(self._refusal.format(self._limit))
 
 
 def sole_features(body: bytes) -> bytes | None:

@@ -10,13 +10,12 @@ from fastapi import Depends, Path, Request
 from fastapi.dependencies.models import Dependant
 
 from abound.api.decoding import MAX_DETAILS_WORK, decode_batch
-from abound.api.learn_service import ConfigChanges, LearnService
+from abound.api.learn import ConfigChanges, Learn
 from abound.api.request_body import JSON, BodyBudget, media_of, read_body
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.jobs.submission import JobSubmission
 from abound.metrics import Telemetry
 from abound.replica.memory_budget import MemoryBudget
-from abound.replica.model_directory import check_name
 from abound.replica.rankers import Rankers
 from abound.replica.replica import Replica
 from abound.security.audit import Actor
@@ -24,8 +23,7 @@ from abound.security.guard import actor_of
 from abound.security.key_ring import Grant, KeyRing
 from abound.security.rate_limits import RateLimiter
 from abound.settings import Settings
-from abound.state.replicated_model import ReplicatedModel
-from abound_core.errors import ArtifactsUnavailable, InvalidInstance, Overloaded, UnknownModel, did_you_mean
+from abound_core.errors import ArtifactsUnavailable, InvalidInstance, Overloaded, did_you_mean
 from abound_core.limits import MODEL_NAME
 
 
@@ -42,7 +40,7 @@ class Parts(NamedTuple):
     budget: MemoryBudget
     submission: JobSubmission
     rankers: Rankers
-    learning: LearnService
+    learning: Learn
 
 
 async def parts(request: Request) -> Parts:
@@ -91,17 +89,6 @@ class RequestBound:
             yield
         finally:
             self.count -= 1
-
-
-def trusted_model(replica: Replica, name: str) -> ReplicatedModel:
-    """Return the model of this name; raise NotReady if its state cannot be trusted now."""
-    try:
-        model = replica.model(name)
-    except UnknownModel:
-        check_name(name)
-        raise
-    model.check_ready()
-    return model
 
 
 async def json_object(request: Request, found: Annotated[Parts, Depends(parts)]) -> dict[str, Any]:

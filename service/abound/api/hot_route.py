@@ -8,9 +8,9 @@ that its handlers have in common: media types, limits, request ids, problem docu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from abound.api.ndjson import AnswerLines, RequestLines
 from abound.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping_error
@@ -31,9 +31,11 @@ from abound.api.request_body import (
 )
 from abound.api.schemas.learn_classify import encoder
 from abound.metrics import REQUEST_ID, RequestMeter
+from abound.replica.model_directory import ModelDirectory
 from abound.security.guard import Guard, log_request
 from abound.security.key_ring import Grant
 from abound.settings import Settings
+from abound.state.replicated_model import ReplicatedModel
 from abound.tasks import run_together
 from abound_core.errors import AboundError, InvalidInstance, OutcomeUnknown
 
@@ -44,15 +46,17 @@ BOTH_MEDIA = (JSON, NDJSON)
 class RouteHandler(Protocol):
     """The handler of a hot route, below HTTP."""
 
-    def answer_immediately(self, model: str, body: bytes, grant: Grant | None) -> bytes | None:
-        """Return the JSON answer to a JSON body if it needs no waiting, else None; raise what ``answer`` raises."""
+    def answer(
+        self, model: ReplicatedModel, body: bytes, headers: Headers, grant: Grant | None
+    ) -> bytes | Coroutine[Any, Any, tuple[int, bytes]]:
+        """Return the JSON answer to a JSON body, one instance or a batch. If it has to wait, return a coroutine.
 
-    async def answer(self, model: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
-        """Return status and JSON for a JSON body: one instance or a batch."""
+        The coroutine returns status and JSON.
+        """
 
     async def answer_lines(
         self,
-        model: str,
+        model: ReplicatedModel,
         headers: Headers,
         request_id: str,
         lines: RequestLines,
@@ -73,10 +77,10 @@ class HotRoute:
         settings: Settings,
         held: BodyBudget,
         guard: Guard,
-        wait_for_model: Callable[[str], Awaitable[None]],
+        models: ModelDirectory,
     ) -> None:
         self._work = work
-        self._wait_for_model = wait_for_model
+        self._models = models
         self._scope = scope
         self._meter = meter
         self._held = held
@@ -100,10 +104,11 @@ class HotRoute:
             if self._is_observed or len(body) > self._max_body or media_of(headers, BOTH_MEDIA) == NDJSON:
                 return None
             grant = self._guard.grant_of(headers, self._scope, model)
-            answer = self._work.answer_immediately(model, body, grant)
+            answer = self._work.answer(self._models.trusted(model), body, headers, grant)
         except AboundError:
             return None
-        if answer is None:
+        if not isinstance(answer, bytes):
+            answer.close()
             return None
         self._meter.observe(200, perf_counter() - started)
         return answer, request_id_of(headers)
@@ -119,13 +124,13 @@ class HotRoute:
             grant = self._guard.admit(headers, self._scope, model, scope)
             if scope.get("query_string"):
                 raise InvalidInstance("the URL has parameters; options such as k are fields of the body", "query")
-            await self._wait_for_model(model)
             if media_of(headers, BOTH_MEDIA) == NDJSON:
                 streams = True
                 await self._stream(model, headers, request_id, scope, receive, send, grant)
                 return
             body = await read_body(receive, headers, self._max_body, self._held)
-            status, answer = await self._work.answer(model, body, headers, grant)
+            found = self._work.answer(await self._models.find(model), body, headers, grant)
+            status, answer = (200, found) if isinstance(found, bytes) else await found
             begun = True
             await send_answer(send, status, JSON, answer, request_id)
         except AboundError as error:
@@ -168,12 +173,13 @@ class HotRoute:
         grant: Grant | None,
     ) -> None:
         check_length(headers, self._max_ndjson)
+        found = await self._models.find(model)
         lines = RequestLines(receive, self._held, self._max_ndjson, self._max_lines, self._max_body)
         answers = AnswerLines(send, request_id)
         reading = asyncio.create_task(lines.pump())
 
         async def work() -> None:
-            await self._work.answer_lines(model, headers, request_id, lines, answers, grant)
+            await self._work.answer_lines(found, headers, request_id, lines, answers, grant)
             answers.end()
 
         try:

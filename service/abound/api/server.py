@@ -1,6 +1,6 @@
 """The process of a replica: ``python -m abound.api.server --fd FD --status FD``, started by the supervisor.
 
-It checks the store, warms the kernels and creates the application. Once the application has caught up with the
+It checks the store, loads the kernels and creates the application. Once the application has caught up with the
 log, the process accepts connections from the inherited socket. On SIGTERM it finishes the requests in progress
 and exits with code 0. When it refuses to start, it writes the reason to the status pipe and exits with
 ``REFUSED``.

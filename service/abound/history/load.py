@@ -44,10 +44,13 @@ async def load_first_state(
     history. The message has the way out.
     """
     model.reset()
-    contents = await History(store, artifacts, model.keys).manifest()
+    history = History(store, artifacts, model.keys)
+    contents = await history.manifest()
     if contents is None:
         if await holds(store, model.keys.log, START, b""):
             return
+        contents = await history.manifest()  # the beginning may have been moved to history meanwhile
+    if contents is None:
         raise Corrupted(f"the log of {model.name} has lost its beginning, and there is no history of it. {WAY_OUT}")
     if artifacts is None:
         if await holds(store, model.keys.log, START, b"") and contents.refitted is None:

@@ -94,7 +94,9 @@ class Appender:
         return self._n_waiting, self._n_bytes  # unanswered requests, and their bytes
 
     def learn(self, drafts: Sequence[LearnDraft], wait: bool, timeout: float) -> asyncio.Future[list[LearnOutcome]]:
-        """Append drafts. The future returns one ``LearnOutcome`` for each of them.
+        """Append drafts. The future returns one ``LearnOutcome`` for each of them, once they are durable.
+
+        With ``wait``, and always for a draft with a key, it returns when they are applied here.
 
         Raises (immediately; nothing is appended)
         ------
@@ -113,9 +115,10 @@ class Appender:
             )
         if len(drafts) == 1:
             [draft] = drafts
-            n, n_bytes = draft.n, len(draft.records)
+            n, n_bytes, has_key = draft.n, len(draft.records), draft.key is not None
         else:
             n, n_bytes = sum([draft.n for draft in drafts]), sum([len(draft.records) for draft in drafts])
+            has_key = any(draft.key is not None for draft in drafts)
         if n_bytes > self.params.request_bytes:
             raise TooLarge(
                 f"the request takes {n_bytes} bytes in the log, over the limit of {self.params.request_bytes}; "
@@ -130,7 +133,7 @@ class Appender:
             )
         loop = self._loop
         future: asyncio.Future[list[LearnOutcome]] = loop.create_future()
-        waiting = PendingRequest(future, wait, loop.time() + timeout, drafts, n, n_bytes)
+        waiting = PendingRequest(future, wait or has_key, loop.time() + timeout, drafts, n, n_bytes)
         self._admit(waiting)
         if self.tracing is not None:
             waiting.spans = self.tracing.append()
@@ -150,13 +153,13 @@ class Appender:
         self._put(waiting)
         return future
 
-    def on_applied(self, sequence: int, entry: Offset, applied: EntryApplication | None) -> None:
-        """Accept an entry of this process that the follower applied. ``applied`` is None for a control event."""
-        # The follower has recognized the entry by origin and sequence.
-        group = self._groups.get(sequence)
+    def on_applied(self, entry: Entry, last: Offset, applied: EntryApplication | None) -> None:
+        """Accept an entry that the follower applied, up to ``last``. ``applied`` is None for a control event."""
+        # An entry of this process is recognized by its origin and sequence.
+        group = self._groups.get(entry.sequence) if entry.origin == self._origin else None
         if group is None:
             return
-        group.entry = entry
+        group.entry = Offset(last.milliseconds, last.sequence, 0)
         group.is_read = True
         if applied is not None:
             group.applied = applied

@@ -10,7 +10,6 @@ import structlog
 from abound.replica.follower import Follower
 from abound.replica.storage_status import StorageStatus
 from abound.store.reconnecting_connection import ReconnectingConnection
-from abound_core.errors import NotReady
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +27,7 @@ class Durability(NamedTuple):
 
 
 class ReplicaStatus(NamedTuple):
-    stage: str  # connecting, loading snapshot of ..., replaying ..., warming, ready or draining
+    stage: str  # connecting, loading snapshot of ..., replaying ..., ready or draining
     progress: float  # of the stage, 0 to 1
     ready: bool  # it answers from a state that it trusts
     reason: str | None  # why it is not ready
@@ -46,17 +45,13 @@ class Health:
         self._follower = follower
         self._connection = connection
         self._keeping = keeping
-        self._stage = "connecting"
+        self.stage = "connecting"
         self._progress = 0.0
         self._cut_off_at: float | None = None
         self._refusal: str | None = None
 
     def set_stage(self, stage: str, progress: float = 0.0) -> None:
-        self._stage, self._progress = stage, progress
-
-    def check_accepting(self) -> None:
-        if self._stage != "ready":
-            raise NotReady(f"this replica accepts no changes: {self._stage}")
+        self.stage, self._progress = stage, progress
 
     async def run(self) -> None:
         """Record when the store becomes unavailable, and log when it takes no events."""
@@ -74,13 +69,13 @@ class Health:
             for model in models
             if not (model.ready or model.failure)
         ]
-        if self._stage != "ready":
-            reasons.append(f"{self._stage}, {self._progress:.0%}" if self._progress else self._stage)
+        if self.stage != "ready":
+            reasons.append(f"{self.stage}, {self._progress:.0%}" if self._progress else self.stage)
         away = self._cut_off()
         info = self._connection.info
         lags = [model.lag for model in models if model.lag is not None]
         return ReplicaStatus(
-            stage=self._stage,
+            stage=self.stage,
             progress=self._progress,
             ready=not reasons,
             reason="; ".join(reasons) or None,
@@ -102,7 +97,7 @@ class Health:
 
     def _cut_off(self) -> float | None:
         """Return for how many seconds reading or appending has been impossible; None when both work."""
-        if self._stage == "connecting" or (self._follower.cut_off is None and self._connection.raw is not None):
+        if self.stage == "connecting" or (self._follower.cut_off is None and self._connection.raw is not None):
             self._cut_off_at = None
             return None
         now = asyncio.get_running_loop().time()

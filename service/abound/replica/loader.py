@@ -21,7 +21,6 @@ from abound.log.events import MarkEvent, PrepareVersionEvent
 from abound.log.stream import MAX_ENTRIES, Element, LogParams
 from abound.state.replicated_model import (
     REPLAY_SLICE,
-    AppliedEntry,
     ReplicatedModel,
     VersionNotLoaded,
 )
@@ -130,7 +129,8 @@ class Loader:
             model.ready = False
             self._callbacks.on_halt(model, missing)
             return
-        self._callbacks.on_applied(model, applied)
+        if model.appender is not None:
+            model.appender.on_applied(*applied)
         event = applied.entry.event
         if type(event) is MarkEvent:
             await self._callbacks.on_mark(model, event.token)
@@ -156,9 +156,6 @@ class FollowerCallbacks(Protocol):
 
     def on_model_replaced(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
         """Handle a model that another incarnation replaces, which is served from now on."""
-
-    def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
-        """Handle an applied entry."""
 
     async def on_mark(self, model: ReplicatedModel, token: str) -> None:
         """Handle an applied mark; the next entry waits until this returns."""

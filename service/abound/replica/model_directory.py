@@ -69,10 +69,27 @@ class ModelDirectory:
             raise UnknownModel(f"there is no model {name[:64]!r}", did_you_mean(name, self._follower.models))
         return model
 
-    async def wait_for(self, name: str) -> None:
-        """Return as soon as the model is here, or the whole catalog is applied."""
+    def trusted(self, name: str) -> ReplicatedModel:
+        """Return the model of this name; raise NotReady if its state cannot be trusted now."""
+        model = self._follower.models.get(name)
+        if model is None:
+            check_name(name)
+            return self.get(name)
+        model.check_ready()
+        return model
+
+    async def find(self, name: str) -> ReplicatedModel:
+        """Return what ``trusted`` does, after the whole catalog is applied if there is no such model yet."""
         if name not in self._follower.models:
             await self.catch_up(ARRIVAL_SECONDS)
+        return self.trusted(name)
+
+    def check_changeable(self, model: ReplicatedModel) -> None:
+        """Raise NotReady, or UnknownModel if the model was deleted, unless it and this replica accept changes."""
+        if self.get(model.name) is not model:
+            raise UnknownModel(f"the model {model.name} was deleted, and another one was created under its name")
+        model.check_ready()
+        self._check_accepting()
 
     async def catch_up(self, timeout: float) -> None:  # noqa: ASYNC109
         """Wait until this replica has applied what the catalog has now.
@@ -110,7 +127,7 @@ class ModelDirectory:
         self.check_can_create(name)
         if name in self._follower.models:
             return False
-        self._health.check_accepting()
+        self._check_accepting()
         await kernel_compiler.wait_until_loaded(config, kernel_compiler.PATIENCE_SECONDS)
         created = await self._append(ModelCreated(name, config.to_dict()))
         await self._wait_until_read(created, timeout)
@@ -124,7 +141,7 @@ class ModelDirectory:
         fails over, the model exists again and needs its history. Deleting the model ``default`` creates a new one.
         """
         model = self.get(name)
-        self._health.check_accepting()
+        self._check_accepting()
         last = await self._append(ModelDeleted(name, model.incarnation))
         if name == DEFAULT_MODEL:
             last = await self.create_default()
@@ -146,6 +163,10 @@ class ModelDirectory:
                 return
             with contextlib.suppress(StoreUnavailable, OutcomeUnknown):
                 await self.create_default()
+
+    def _check_accepting(self) -> None:
+        if self._health.stage != "ready":
+            raise NotReady(f"this replica accepts no changes: {self._health.stage}")
 
     async def _append(self, event: ModelCreated | ModelDeleted) -> Offset:
         try:

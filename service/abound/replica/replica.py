@@ -20,6 +20,7 @@ import socket
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import structlog
@@ -43,7 +44,7 @@ from abound.replica.loader import Progress
 from abound.replica.model_directory import ARRIVAL_SECONDS, ModelDirectory
 from abound.replica.storage_status import StorageStatus
 from abound.state import replica_status, schedule
-from abound.state.replicated_model import AppliedEntry, ReplicatedModel, VersionNotLoaded
+from abound.state.replicated_model import ReplicatedModel, VersionNotLoaded
 from abound.state.snapshots import SnapshotParams, read_manifests
 from abound.state.state_image import StateManifest
 from abound.store.client import Store
@@ -130,10 +131,9 @@ class Replica:
     async def start(self, progress: Progress = lambda stage, done: None) -> None:
         """Start the replica; return when it follows all logs.
 
-        A model whose log is damaged does not prevent that; it is not ready. Raises CannotStart if the store is
-        unsafe, or its data cannot be used.
+        The process has checked the store (``Store.check``) and loaded the kernels. A model whose log is damaged does
+        not prevent the start; it is not ready. Raises CannotStart if the data of the store cannot be used.
         """
-
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.store.params.start_seconds
 
@@ -144,10 +144,7 @@ class Replica:
             self._health.set_stage(stage, done)
             progress(stage, done)
 
-        tell("warming", 0.0)
-        kernel_compiler.load()
         tell("connecting", 0.0)
-        await self.store.check()  # refuses a store that could lose the log
         self._connection.start()
         while True:
             try:
@@ -286,12 +283,7 @@ class Replica:
         InvalidInstance
             The key was used before with another body (for a single draft only, else ``LearnOutcome.refused``).
         """
-        model = self._changeable(name)
-        has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)
-        # Concurrent requests share an entry, and the store's reply makes them durable. The follower recognizes the
-        # entry's origin, applies it, and the requests get their outcome. A request that was sent without a reply has an
-        # unknown outcome until then; nothing is sent twice.
-        learned = await appender_of(model).learn(drafts, has_key or wait == "applied", timeout)
+        learned = await appender_of(self._changeable(name)).learn(drafts, wait == "applied", timeout)
         if len(learned) == 1 and learned[0].refused is not None:
             raise learned[0].refused
         return learned
@@ -414,9 +406,6 @@ class Replica:
         if model.name == DEFAULT_MODEL:
             self._run_errand(self.models.restore_default())
 
-    def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
-        self._appenders.on_applied(model, applied)
-
     async def on_mark(self, model: ReplicatedModel, token: str) -> None:
         """Publish the digest under the mark's token. Applying pauses while it is computed."""
         digest = await model.compute_digest()
@@ -433,8 +422,7 @@ class Replica:
 
     def _changeable(self, name: str) -> ReplicatedModel:
         model = self.model(name)
-        model.check_ready()
-        self._health.check_accepting()
+        self.models.check_changeable(model)
         return model
 
     def _refuse_level(self) -> None:
@@ -493,14 +481,9 @@ class Appenders:
             self._params.durability,
             self._params.log,
             self._store.params.reply_seconds,
-            lambda: weak.held_log_bytes,
+            partial(getattr, weak, "held_log_bytes"),
             self._tracing,
         )
-
-    def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
-        entry, (milliseconds, sequence, _), applying = applied
-        if entry.origin == self._origin and model.appender is not None:  # not of an incoming model
-            model.appender.on_applied(entry.sequence, Offset(milliseconds, sequence, 0), applying)
 
 
 def appender_of(model: ReplicatedModel) -> Appender:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from abound.api.decoding import convert
-from abound.api.dependencies import ActorDep, JsonObject, PartsDep, RequestBound, trusted_model
+from abound.api.dependencies import ActorDep, JsonObject, PartsDep, RequestBound
 from abound.api.openapi import JSON, REF, problems
 from abound.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape
 from abound.jobs.record import Job
@@ -100,7 +100,7 @@ async def submit_job(
     request = convert(body, JobRequest)
     replica = parts.replica
     await replica.catch_up(request.model)
-    model = trusted_model(replica, request.model)
+    model = replica.models.trusted(request.model)
     async with audited(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
         details["params"] = request.params
         job = await submission.submit(request, model, actor.key, key)

@@ -18,9 +18,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from abound.api.decoding import MAX_DETAILS_WORK, decode_batch
-from abound.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound, trusted_model
-from abound.api.learn_service import VectorBudget
+from abound.api.decoding import MAX_DETAILS_WORK, ByteBudget, decode_batch
+from abound.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound
 from abound.api.openapi import JSON, REF, problems
 from abound.api.request_body import media_of, read_body
 from abound.api.schemas.labels import (
@@ -176,10 +175,10 @@ async def put_labels(
     asked = await decode_batch(register_decoder, body, "labels", registration_decoder, most, max_work=MAX_DETAILS_WORK)
     if len(asked.labels) > most:
         raise InvalidInstance(f"labels: a request has at most {most}, not {len(asked.labels)}", "labels")
-    known = trusted_model(parts.replica, model)
+    known = parts.replica.models.trusted(model)
     await parts.rates.admit(grant, len(asked.labels), asked.source, learns=True)
     config, pace, seen = known.live.config, TimeSlice(), set()
-    room = VectorBudget(parts.replica.params.log.request_bytes)
+    room = ByteBudget(parts.replica.params.log.request_bytes)
     records = []
     with parts.learning.track_new_classes(known) as new:
         for at, one in enumerate(asked.labels):

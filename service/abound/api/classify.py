@@ -1,0 +1,344 @@
+"""``POST /classify``: rank the classes for an instance, a batch or a stream of instances.
+
+The live model is read between two turns of the event loop, so an answer and the offset that it names belong
+together. Answers come from memory. Three things wait: ``remember``, a ``min_offset`` that is not applied yet, and
+a version that is not loaded. Versions rank in threads (``replica/ranking_pool.py``). A request that names no
+version gets the one that is active at the answer's offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+from abound.api.answer_json import AnswerEncoder, add_names
+from abound.api.decoding import (
+    LONG_TEXT,
+    ByteBudget,
+    LineWarnings,
+    add_warning,
+    check_batch,
+    decode,
+    decode_batch,
+    is_long,
+    max_work_of,
+    sole_features,
+    vector_immediately,
+    vector_of,
+    warning_about,
+    with_warning,
+)
+from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
+from abound.api.ndjson_rates import admit_lines
+from abound.api.problems import problem_of
+from abound.api.request_body import Headers
+from abound.api.schemas.learn_classify import (
+    ClassifyAnswer,
+    ClassifyRequest,
+    Instance,
+    ScoredLabel,
+    classify_decoder,
+    encoder,
+    instance_decoder,
+)
+from abound.api.times import MIN_OFFSET_SECONDS
+from abound.processes.tracing import Tracing
+from abound.replica.predictions import RememberParams, remember, vector_fingerprint
+from abound.replica.rankers import Rankers
+from abound.replica.replica import Replica
+from abound.security.key_ring import Grant
+from abound.security.rate_limits import RateLimiter
+from abound.settings import Settings
+from abound.state.replicated_model import ReplicatedModel
+from abound.tasks import TimeSlice
+from abound.versions.ranking import RankingRequest
+from abound.versions.versions import LoadedVersion
+from abound_core.config import ModelConfig
+from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable
+from abound_core.instances.json_fallback import LONG_JSON
+from abound_core.instances.vectorizer import negative_warning
+from abound_core.model.active_version import LIVE
+from abound_core.types import Offset
+
+MAX_PENDING_BYTES = 2**21  # approximate, of vectors that one NDJSON request collects before it completes their answers
+MAX_ANSWER_BYTES = 64 * 2**20  # of a batch answer: many labels of many instances are refused before memory runs out
+LARGE_ANSWER = "the answer would be too large; request fewer labels (k), or send NDJSON"
+
+DEFAULT_OPTIONS = ClassifyRequest()  # the options of a request that has only an instance
+
+
+class PendingAnswer(NamedTuple):
+    """An answer that has to wait: for a thread that ranks, or to be stored. ``config`` made the vector."""
+
+    request: ClassifyRequest
+    vector: bytes
+    config: ModelConfig
+    warning: str | None
+    ranked: ClassifyAnswer | RankingRequest  # by the index, or to be ranked by a version
+
+
+class Classify:
+    def __init__(
+        self,
+        replica: Replica,
+        settings: Settings,
+        remember_params: RememberParams,
+        rates: RateLimiter,
+        rankers: Rankers,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._replica = replica
+        self._rankers = rankers
+        self._rates = rates
+        self._remember_params = remember_params
+        self._request_bytes = replica.params.log.request_bytes
+        self._max_batch = settings.max_batch
+        self._answers = AnswerEncoder()
+        self._tracing = tracing
+
+    def answer(
+        self, model: ReplicatedModel, body: bytes, headers: Headers, grant: Grant | None
+    ) -> bytes | Coroutine[Any, Any, tuple[int, bytes]]:
+        if len(body) > LONG_JSON or self._tracing is not None or self._rates.limits(grant):
+            return self._decode_and_answer(model, body, grant)
+        live = model.live
+        features = sole_features(body)
+        vector = live.vectorizer.vectorize_usual(features) if features is not None and live.serving.is_live else None
+        if features is not None and vector is not None:
+            request = DEFAULT_OPTIONS
+        else:
+            request = decode(classify_decoder, body)
+            version = live.serving.version if request.version is None else request.version
+            usual = version == LIVE and request.min_offset is None and request.instances is None
+            if not usual or request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request)):
+                return self._answer_request(model, request)
+            features, vector = bytes(request.features), vector_immediately(live, request)
+        warning = negative_warning(features) if b"-" in features and live.config.negative == "ignore" else None
+        answer = self._rank(model, None, vector, request, live.config, warning)
+        assert isinstance(answer, bytes)  # by the index, and not remembered
+        model.n_classified += 1
+        return answer
+
+    async def answer_lines(
+        self,
+        model: ReplicatedModel,
+        headers: Headers,
+        request_id: str,
+        lines: RequestLines,
+        answers: AnswerLines,
+        grant: Grant | None,
+    ) -> None:
+        pace, warnings = TimeSlice(), LineWarnings()
+        async for group in lines.groups():
+            if self._rates.limits(grant):
+                await admit_lines(self._rates, grant, group, learns=False)
+            waiting: list[bytes | PendingAnswer] = []  # answers from the first one on that has to wait
+            size = n_refused = 0
+            for line in group:
+                answer: bytes | PendingAnswer
+                try:
+                    answer = await self._line(model, line, warnings)
+                except AboundError as error:
+                    answer = encoder.encode(problem_of(error, request_id, line.number))
+                    n_refused += 1
+                if isinstance(answer, PendingAnswer):
+                    waiting.append(answer)
+                    size += len(answer.vector)
+                    if size >= MAX_PENDING_BYTES:
+                        await self._put(model, waiting, answers)
+                        waiting, size = [], 0
+                elif waiting:
+                    waiting.append(answer)
+                else:
+                    answers.put(answer)
+                if pace.due():
+                    await answers.wait_for_client()
+                    await pace.pause()
+            await self._put(model, waiting, answers)
+            model.n_classified += len(group) - n_refused
+            await answers.wait_for_client()
+
+    async def _put(self, model: ReplicatedModel, waiting: list[bytes | PendingAnswer], answers: AnswerLines) -> None:
+        for answer in await self._complete(model, waiting, patient=True):
+            answers.put(answer)
+
+    async def _decode_and_answer(self, model: ReplicatedModel, body: bytes, grant: Grant | None) -> tuple[int, bytes]:
+        request = await decode_batch(
+            classify_decoder,
+            body,
+            "instances",
+            instance_decoder,
+            self._max_batch,
+            max_work=max_work_of(model.live.limits),
+        )
+        if self._rates.limits(grant):
+            await self._rates.admit(grant, 1 if request.instances is None else len(request.instances))
+        return await self._answer_request(model, request)
+
+    async def _answer_request(self, model: ReplicatedModel, request: ClassifyRequest) -> tuple[int, bytes]:
+        await self._wait(model, request)
+        instances = request.instances
+        n = 1 if instances is None else len(instances)
+        with nullcontext() if self._tracing is None else self._tracing.span("rank", **{"abound.instances": n}):
+            if instances is not None:
+                answer = await self._batch(model, request, instances)
+            else:
+                warning = await warning_about(model.live, bytes(request.features))
+                [answer] = await self._complete(model, [await self._rank_one(model, request, warning)])
+        model.n_classified += n
+        if instances is not None:
+            answer = await with_warning(model.live, answer, (one.features for one in instances))
+        return 200, answer
+
+    async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: LineWarnings) -> bytes | PendingAnswer:
+        if line.error is not None:
+            raise line.error
+        request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
+        if request.instances is not None:
+            raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
+        await self._wait(model, request)
+        warning = await warnings.of(model.live, request.features)
+        answer = await self._rank_one(model, request, warning)
+        warnings.is_given |= warning is not None
+        return answer
+
+    async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
+        check_batch(request, len(instances), self._max_batch)
+        pace, room = TimeSlice(), ByteBudget(self._request_bytes)
+        vectors = []
+        for at, instance in enumerate(instances):
+            config = model.live.config
+            try:
+                vector = await vector_of(model.live, instance)
+            except InvalidInstance as error:
+                raise error.inside(f"instances[{at}]") from None
+            room.reserve(len(vector))
+            vectors.append((vector, config))
+            if pace.due():
+                await pace.pause()
+        while True:
+            serving = model.live.serving
+            way = await self._choose(model, request)
+            answers, room = [], ByteBudget(MAX_ANSWER_BYTES, LARGE_ANSWER)
+            for vector, config in vectors:
+                answers.append(self._rank(model, way, vector, request, config))
+                if isinstance(answers[-1], bytes):
+                    room.reserve(len(answers[-1]))
+                if pace.due():
+                    await pace.pause()
+            if self._rankers.is_current(model, request.version, serving):
+                break  # else another version has become active meanwhile: rank again with that one
+        offset = self._answers.offset_text(model.offset)
+        results = await self._complete(model, answers, room=room)
+        return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
+            b",".join(results),
+            offset.encode(),
+            (LIVE if way is None else way.card.id).encode(),
+        )
+
+    async def _rank_one(
+        self, model: ReplicatedModel, request: ClassifyRequest, warning: str | None
+    ) -> bytes | PendingAnswer:
+        config, vector = model.live.config, await vector_of(model.live, request)
+        return self._rank(model, await self._choose(model, request), vector, request, config, warning)
+
+    async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
+        """Return the version to rank by; None: the index."""
+        return await self._rankers.choose(model, request.version, request.explain, request.min_probability)
+
+    async def _wait(self, model: ReplicatedModel, request: ClassifyRequest) -> None:
+        if request.min_offset is None:
+            return
+        try:
+            offset = Offset.parse(request.min_offset)
+        except ValueError as error:
+            raise InvalidInstance(f"min_offset is {error}", "min_offset") from None
+        if offset > model.offset:
+            await self._replica.wait_for(model.name, offset, MIN_OFFSET_SECONDS)
+
+    def _rank(
+        self,
+        model: ReplicatedModel,
+        way: LoadedVersion | None,
+        vector: bytes,
+        request: ClassifyRequest,
+        config: ModelConfig,
+        warning: str | None = None,
+    ) -> bytes | PendingAnswer:
+        """Rank by a version, or by the index if ``way`` is None. Return the answer, or one that has to wait.
+
+        Synchronous, so that labels and offset belong to one state.
+        """
+        if way is not None:
+            return PendingAnswer(request, vector, config, warning, ranking_request(model, way, vector, request))
+        live = model.live
+        filters = (request.k, request.include, request.exclude, request.threshold)
+        if live.calibration.on or request.min_probability is not None:
+            ranking = live.rank_estimated(vector, *filters, request.min_probability, request.zero_shot)
+        else:
+            ranking = live.rank(vector, *filters, request.zero_shot)
+        if not request.explain and not request.remember and not request.names:
+            plain = self._answers.plain(live, ranking, model.offset)
+            return plain if warning is None else add_warning(plain, warning)
+        answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
+        if request.names:
+            add_names(live, answer.labels)
+        if request.remember:
+            return PendingAnswer(request, vector, config, warning, answer)
+        answer.warning = warning
+        return encoder.encode(answer)
+
+    async def _complete(
+        self,
+        model: ReplicatedModel,
+        answers: list[bytes | PendingAnswer],
+        patient: bool = False,
+        room: ByteBudget | None = None,
+    ) -> list[bytes]:
+        """Return the answers in order, after a thread has ranked all that wait for one together."""
+        pending = [(at, answer) for at, answer in enumerate(answers) if isinstance(answer, PendingAnswer)]
+        asked = [one.ranked for _, one in pending if isinstance(one.ranked, RankingRequest)]
+        ranked = iter(await self._rankers.rank(asked, patient) if asked else ())
+        complete = [answer if isinstance(answer, bytes) else b"" for answer in answers]
+        to_remember: list[tuple[int, PendingAnswer, ClassifyAnswer]] = []
+        pace = TimeSlice()
+        for at, one in pending:
+            answer = one.ranked
+            if isinstance(answer, RankingRequest):
+                scored = [ScoredLabel(label, score) for label, score in next(ranked)]
+                if one.request.names:
+                    add_names(model.live, scored)
+                answer = ClassifyAnswer(scored, str(answer.offset), answer.loaded.card.id)
+            answer.warning = one.warning
+            complete[at] = encoder.encode(answer)
+            if room is not None:
+                room.reserve(len(complete[at]))
+            if one.request.remember:
+                to_remember.append((at, one, answer))
+            if pace.due():
+                await pace.pause()
+        remembered = await asyncio.gather(*[self._remember(model, one, answer) for _, one, answer in to_remember])
+        for (at, _, _), stored in zip(to_remember, remembered, strict=True):
+            complete[at] = stored
+        return complete
+
+    async def _remember(self, model: ReplicatedModel, one: PendingAnswer, answer: ClassifyAnswer) -> bytes:
+        try:
+            answer.id = await remember(
+                self._replica.store, model.keys, one.vector, self._remember_params, vector_fingerprint(one.config)
+            )
+        except StoreUnavailable:
+            answer.remembered = False
+        return encoder.encode(answer)
+
+
+def ranking_request(
+    model: ReplicatedModel, loaded: LoadedVersion, vector: bytes, request: ClassifyRequest
+) -> RankingRequest:
+    exclude: Collection[str] | None = request.exclude
+    if not request.zero_shot:
+        unlearned = model.live.unlearned()
+        exclude = unlearned.union(exclude) if exclude else unlearned
+    return RankingRequest(loaded, vector, request.k, request.include, exclude, request.threshold, model.offset)
