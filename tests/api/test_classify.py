@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from abound.api.routes import classify
+from abound.api import classify
 from abound.replica.predictions import RememberParams, newest_predictions, remember
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from abound.api import learn_service
-from abound.api.routes import classify
+from abound.api import classify
+from abound.api import learn as learn_api
 from abound_core.types import Offset
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
@@ -139,7 +139,7 @@ def test_answers_after_the_log_or_after_applying(service: Served, model: str) ->
 
 
 def test_applying_that_takes_longer_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn_service, "APPLY_SECONDS", 3.0)
+    monkeypatch.setattr(learn_api, "APPLY_SECONDS", 3.0)
     monkeypatch.setattr(classify, "MIN_OFFSET_SECONDS", 0.05)
     with served() as slow:
         replica = slow.app.state.parts.replica

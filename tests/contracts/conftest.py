@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.api.routes import classify
+from abound.api import classify
 from abound.processes.lifetime import dies_with_parent
 from tests.support.served import Served, served
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.api import learn_service
+from abound.api import learn as learn_api
 from benchmarks.faults.clients import Book, Learner, Level, Reader
 from benchmarks.faults.ledger import LostTail, examine_now
 from benchmarks.faults.run import texts
@@ -62,7 +62,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
     monkeypatch.setenv("ABOUND_STORE_REPLY_SECONDS", "0.5")
-    monkeypatch.setattr(learn_service, "APPLY_SECONDS", 3.0)
+    monkeypatch.setattr(learn_api, "APPLY_SECONDS", 3.0)
     scene = Scene(tmp_path, getattr(request, "param", "log"))
     yield scene
     scene.close()

@@ -107,7 +107,7 @@ async def refit(context: JobContext, params: RefitParams, progress: Progress) ->
         fitted = await refitting.fit(chosen.setting, chosen.passes)
         fitted.continue_score(before.live)
         fitted.serving = before.live.serving  # the index is replaced, not the active version
-        outcome |= {"method": "refit", "setting": chosen.setting, "passes": chosen.passes}
+        outcome |= {"setting": chosen.setting, "passes": chosen.passes}
         outcome |= {"metrics": {"MRR": chosen.score, "held_out": chosen.n_held_out}}
         outcome |= {"note": chosen.note} if chosen.note else {}
         before.live = fitted
@@ -128,7 +128,7 @@ async def restore(context: JobContext, params: RestoreParams, progress: Progress
         place, living = replacement.context, replacement.living
         model = await replay_to(replacement, to)
         contents = await History(place.store, place.artifacts, living.keys).manifest()
-        outcome |= {"method": "restore", "to": str(to), "learned": model.live.n_learned}
+        outcome |= {"to": str(to), "learned": model.live.n_learned}
         # Without an entry of history, the new incarnation begins with the state alone.
         is_empty = model.offset[:2] == (START if contents is None else contents.start)[:2]
         return Past(model=model, source=None if is_empty else living, tail_after=after)
@@ -151,7 +151,7 @@ async def undo(context: JobContext, params: UndoParams, progress: Progress) -> O
         model = await replay(
             place.store, former, ends, params=place.log, between=place.checkpoint, artifacts=place.artifacts
         )
-        outcome |= {"method": "undo", "learned": model.live.n_learned}
+        outcome |= {"learned": model.live.n_learned}
         return Past(model=model, source=former, tail_after=ends)
 
     return await _replace(context, params.reason, progress, make)
@@ -165,7 +165,7 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
             await _check_clock(replacement, params)
         forgetting = Forgetting(replacement, params)
         past = await forgetting.past()
-        outcome |= {"method": "forget"} | forgetting.counts
+        outcome |= forgetting.counts
         if past is not None:
             outcome["versions_deleted"] = past.versions_dropped
         return past

@@ -9,8 +9,8 @@ from abound_core.config import ModelConfig
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.model.receipts import BodyMismatch, Receipt, Receipts
+from tests.core.model.test_emptied_units import applied, instance
 from tests.core.model.test_live_model import records_of
-from tests.core.model.test_redacted_units import applied, instance
 
 CAPACITY = 3
 
