@@ -84,3 +84,22 @@ async def test_a_replay_begins_with_the_state_of_a_refit_unless_it_is_about_an_e
     for until, learned in ((None, 12), (later[0], 8), (past[9], 10)):
         model = await replay(lab.store, await lab.living(), until, from_start=True, artifacts=lab.artifacts)
         assert model.live.n_learned == learned
+
+
+async def test_a_replay_that_begins_while_the_first_entries_are_archived(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, archived = History.manifest, False
+
+    async def overtaken(self: History) -> Any:
+        nonlocal archived
+        found = await manifest(self)
+        if not archived:
+            archived = True
+            await model.archive()
+        return found
+
+    monkeypatch.setattr(History, "manifest", overtaken)
+    again = await replay(model.store, model.living, artifacts=model.artifacts, from_start=True)
+    assert archived
+    assert again.offset == model.offset(-1)

@@ -17,7 +17,10 @@ from abound.replace import replace
 from abound.replace.copying import Copy, Past
 from abound.replace.refit import RefitParams
 from abound.replace.replace import Replacement, end_abandoned, replace_model
+from abound.replica.follower import Follower
 from abound.replica.replica import Replica
+from abound.store.raw_connection import StoreConnection
+from abound.tasks import wait_until
 from abound_core.errors import Cancelled, Conflict, NotReady, StoreUnavailable, UnknownModel
 from abound_core.types import Offset
 from tests.support.lab import Lab, digest_at, events, learning, model_of, replace_by
@@ -370,3 +373,35 @@ async def test_a_store_that_is_away_for_a_moment_does_not_end_it(lab: Lab, monke
     assert n == 2
     await one.learn(DEFAULT_MODEL, drafts(1, 3))
     assert one.model(DEFAULT_MODEL).live.n_learned == 6
+
+
+async def test_what_a_switch_has_read_is_not_applied_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that was busy reads the switch and the rest of the new log in one reply."""
+    one = await lab.replica()
+    await teach(lab, *events(5, 1))
+    read_once, go_on = Follower._read_once, asyncio.Event()
+    go_on.set()
+
+    async def busy(self: Follower, connection: StoreConnection) -> None:
+        await go_on.wait()
+        await read_once(self, connection)
+
+    monkeypatch.setattr(Follower, "_read_once", busy)
+    before = await lab.living()
+
+    async def commit() -> None:
+        go_on.clear()
+        await lab.append(*events(3, 2))
+
+    async def release() -> None:
+        async def is_replaced() -> bool:
+            return (await read_catalog(lab.store)).get(DEFAULT_MODEL) != before
+
+        assert await wait_until(is_replaced, 0.01, 30)
+        go_on.set()
+
+    releasing = asyncio.create_task(release())
+    await replace_model(await lab.context(commit=commit), same_again, "again")
+    await releasing
+    await digest_at(one, await end_of(lab))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 8

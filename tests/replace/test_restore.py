@@ -10,12 +10,14 @@ from abound.jobs.replace import RestoreParams, forget, restore
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, LearnEvent
 from abound.replace.forget import ForgetParams
+from abound.versions.activation import activate, read_active
 from abound_core.errors import InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.types import START, Offset
 from tests.support.lab import Lab, apply, digest_at, events
 from tests.support.replace_context import archived, end_of, keyed, model_of_past, run, same, teach
+from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
 
 
@@ -101,3 +103,17 @@ async def test_a_retry_of_what_a_restore_took_back_is_learned(lab: Lab) -> None:
     again = await teach(lab, *keyed(5, 3, "k"), *keyed(3, 4, "before"))
     await same(lab, one, await model_of_past(lab, lambda at: at <= early or at in again[:5]))
     assert one.model(DEFAULT_MODEL).live.n_learned == 10 + 3 + 5
+
+
+async def test_a_restore_to_before_an_activation_keeps_what_is_active(lab: Lab) -> None:
+    one = await lab.replica()
+    early = await teach(lab, *events(5, 1))
+    await teach(lab, *events(5, 2))
+    card = await write(lab.artifacts, (await lab.living()).keys, fitted("v"))
+    await activate(place(lab.store, lab.artifacts, (await lab.living()).keys), card.id, "a test")
+    await run(lab, restore, RestoreParams(to=str(early[-1]), reason="r"))
+    await digest_at(one, await end_of(lab))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 5
+    assert one.model(DEFAULT_MODEL).live.serving.version == card.id
+    one.model(DEFAULT_MODEL).check_serving()
+    assert (await read_active(lab.store, (await lab.living()).keys)).version == card.id
