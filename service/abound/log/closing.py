@@ -43,6 +43,7 @@ return 2
 _REPLACE = """
 -- KEYS: fence, log, new log, catalog, record. ARGV: token, last entry of both logs, payload, checksum, new incarnation,
 -- seconds.
+if redis.call('GET', KEYS[5]) == ARGV[5] then return 2 end -- the reply was lost
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 for i = 2, 3 do
   local last = redis.call('XREVRANGE', KEYS[i], '+', '-', 'COUNT', 1)

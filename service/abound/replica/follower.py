@@ -190,7 +190,7 @@ class Follower:
         if not by.ready:  # nothing is answered from a state that was replaced
             model.ready, model.halted = False, "what replaces it is being loaded"
             return
-        before = model.keys
+        before = CatalogModel(model.keys, model.live.config)
         self._unfollow(model)
         await model.become(by)
         del self.incoming.models[by.incarnation]

@@ -17,6 +17,7 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import full_log
 from abound.history.load import load_newest
 from abound.log import stream
+from abound.log.catalog import CatalogModel
 from abound.log.events import MarkEvent, PrepareVersionEvent
 from abound.log.stream import MAX_ENTRIES, Element, LogParams
 from abound.state.replicated_model import (
@@ -25,7 +26,6 @@ from abound.state.replicated_model import (
     VersionNotLoaded,
 )
 from abound.store.client import Store
-from abound.store.key_names import ModelKeys
 from abound.store.raw_connection import StoreConnection
 from abound_core.errors import CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownOffset
 
@@ -155,7 +155,7 @@ class FollowerCallbacks(Protocol):
     def on_incoming_loaded(self, model: ReplicatedModel) -> None:
         """Handle an incarnation that is ready to replace a model."""
 
-    def on_model_replaced(self, model: ReplicatedModel, before: ModelKeys) -> None:
+    def on_model_replaced(self, model: ReplicatedModel, before: CatalogModel) -> None:
         """Handle a model that is another incarnation from now on than ``before``."""
 
     async def on_mark(self, model: ReplicatedModel, token: str) -> None:

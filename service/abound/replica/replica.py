@@ -30,7 +30,7 @@ from abound.history.high_water import HighWaterRecorder
 from abound.log import stream
 from abound.log.append_group import LearnDraft, LearnOutcome
 from abound.log.appender import Appender
-from abound.log.catalog import DEFAULT_MODEL
+from abound.log.catalog import DEFAULT_MODEL, CatalogModel
 from abound.log.events import ConfigureEvent, MarkEvent
 from abound.log.stream import LogParams
 from abound.metrics import Telemetry
@@ -49,11 +49,11 @@ from abound.state.snapshots import SnapshotParams, read_manifests
 from abound.state.state_image import StateManifest
 from abound.store.client import Store
 from abound.store.durability import confirmed_durability
-from abound.store.key_names import ModelKeys
 from abound.store.reconnecting_connection import ReconnectingConnection
 from abound.store.server_info import ServerInfo
 from abound.tasks import cancel_and_wait, wait_until
 from abound.versions.cache_cleanup import CacheCleaner
+from abound.versions.card import reading_settings
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
 from abound_core.limits import Limits
@@ -387,9 +387,11 @@ class Replica:
     def on_incoming_loaded(self, model: ReplicatedModel) -> None:
         self._run_errand(self._heartbeat.publish_soon())  # the replacement waits for it
 
-    def on_model_replaced(self, model: ReplicatedModel, before: ModelKeys) -> None:
-        self.loaded_versions.on_model_replaced(model, before)
-        self._run_errand(self._heartbeat.replace_model(before))
+    def on_model_replaced(self, model: ReplicatedModel, before: CatalogModel) -> None:
+        self.loaded_versions.on_model_replaced(model, before.keys)
+        keeps_requests = reading_settings(before.config) == reading_settings(model.live.config)
+        appender_of(model).use_log(model.keys.log, keeps_requests)
+        self._run_errand(self._heartbeat.replace_model(before.keys))
 
     def on_model_removed(self, model: ReplicatedModel) -> None:
         self.loaded_versions.on_model_removed(model)
