@@ -70,7 +70,7 @@ def test_mypy_finds_what_is_wrong_in_the_program_of_a_user(tmp_path: Path) -> No
     (tmp_path / "program.py").write_text(PROGRAM)
     for own in ("core", "service"):  # an application may have folders of these names
         (tmp_path / own).mkdir()
-        (tmp_path / own / "abound_core/__init__.py").touch()
+        (tmp_path / own / "__init__.py").touch()
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
     done = subprocess.run(
         [*command, "--python-executable", str(python), "program.py"], cwd=tmp_path, capture_output=True, text=True
