@@ -82,7 +82,7 @@ KNOWN = [
     Known(
         "the plain model: a promoted copy loses power with what was on its primary's disk only",
         ("_fail_over", "_lose_power"),
-        2038,
+        2200,
         take_a_copy_for_its_primary,
     ),
     Known(

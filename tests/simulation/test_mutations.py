@@ -223,6 +223,13 @@ def replace_without_looking(patch: Patch) -> None:
     """A model is replaced whether or not both logs still end with the same entry."""
     begin, end = closing._REPLACE.index("for i = 2, 3"), closing._REPLACE.index("redis.call('XADD'")
     patch.setattr(closing, "_REPLACE", closing._REPLACE[:begin] + closing._REPLACE[end:])
+    replace_log = replace.replace_log
+
+    async def slow(*args: Any) -> None:
+        await asyncio.sleep(SLOW_SECONDS)  # so that a failover comes more often before it
+        await replace_log(*args)
+
+    patch.setattr(replace, "replace_log", slow)
 
 
 def open_without_the_fence(patch: Patch) -> None:
@@ -301,6 +308,7 @@ def miscount_what_was_trimmed(patch: Patch) -> None:
     patch.setattr(copying, "swap_manifest", wrong)
 
 
+SLOW_SECONDS = 0.5
 LATE_UNTIL = BEGIN + 2.0
 
 
@@ -391,6 +399,7 @@ WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
     count_no_replies: ("_lose_power", "_fail_over"),
     send_again: ("_cut", "_cut_all"),
     append_to_anybody: ("_fail_over", "_cut"),
+    replace_without_looking: ("_fail_over",),
     leave_an_entry_out: ("_kill", "_stop"),
 }
 """Faults by which a mistake is found soon; the others are found in any weather."""
