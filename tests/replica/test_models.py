@@ -54,7 +54,9 @@ async def test_models_come_and_go_everywhere(server: Server, start_replica: Star
     with pytest.raises(UnknownModel):
         await one.learn("news", drafts(1))
     await until(lambda: other.models.names() == ["default"])
-    assert await one.store.client.keys(keys.pattern) == []
+    assert await one.store.client.keys(keys.pattern) == [keys.log]
+    assert await one.store.client.xlen(keys.log) == 0
+    assert await one.store.client.ttl(keys.log) > 0  # no late replica begins it again meanwhile
     assert await other.models.create("news", ModelConfig())
     await until(lambda: "news" in one.models.names())
     assert one.model("news").incarnation > incarnation

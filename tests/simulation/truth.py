@@ -24,6 +24,7 @@ from abound.log.events import (
     decode_catalog_entry,
     decode_entry,
 )
+from abound.log.stream import CLOSED_ID
 from abound.store.key_names import ModelKeys
 from abound_core.config import ModelConfig
 from abound_core.instances.record import iterate, record_ends
@@ -244,7 +245,8 @@ class _Told:
         self._replaced: set[bytes] = set()
         for effects in history:
             for words in effects:
-                if words[0] in (b"XADD", b"XSETID") and words[1] in self._replaced:
+                is_opened = words[0] == b"XSETID" and words[2] != CLOSED_ID
+                if (words[0] == b"XADD" or is_opened) and words[1] in self._replaced:
                     self.reopened.append(f"after it was replaced: {words[:3]}")
                 if words[0] != b"XADD":
                     continue

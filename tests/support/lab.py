@@ -175,13 +175,13 @@ async def learning(replica: Replica, seed: int = 50) -> AsyncIterator[None]:
 Open = Callable[[], Awaitable[Lab]]
 
 
-async def replace_by(lab: Lab, live: LiveModel, record: str = "job", **fields: Any) -> Offset:
+async def replace_by(lab: Lab, live: LiveModel, record: str = "job", keep: bool = False, **fields: Any) -> Offset:
     """Replace the model by another state, without history, as an import does; where."""
 
     async def make(replacement: Replacement) -> Past:
         model = ReplicatedModel(replacement.living.keys, live.config)
         model.restore(live, AT_START)
-        return Past(model=model, source=None, tail_after=replacement.after, keep=False)
+        return Past(model=model, source=None, tail_after=replacement.after, keep=keep)
 
     at = await replace_model(await lab.context(record, **fields), make, "a test")
     assert at is not None

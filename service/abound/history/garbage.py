@@ -23,6 +23,7 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.history.history import History, HistoryManifest
 from abound.log import stream
 from abound.log.catalog import Catalog
+from abound.log.closing import delete_log
 from abound.state import snapshots, state_files
 from abound.store.client import Store, store_errors
 from abound.store.key_names import ModelKeys
@@ -52,7 +53,8 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
             one = living.get((match["name"], match["incarnation"]))
             if one is None:
                 if Offset.of_entry(match["incarnation"]) <= catalog.offset:
-                    swept += await store.client.unlink(key)
+                    is_log = match["part"] == b"log"
+                    swept += await (delete_log(store, key) if is_log else store.client.unlink(key))
             elif part := _SNAPSHOT.fullmatch(match["part"]):
                 found.setdefault(one, []).append((key, part["id"].decode()))
     for one, parts in found.items():

@@ -17,6 +17,7 @@ from abound.store.lease import Lease, LeaseLost
 from abound_core.errors import Conflict
 from abound_core.types import Offset
 
+EMPTIED_SECONDS = 86_400  # for which a deleted log stays closed
 DONE_SECONDS = 30 * 86_400  # for which the store remembers that a replacement was made
 
 # The last entry is compared first, because a reply may have been lost.
@@ -87,6 +88,23 @@ async def replace_log(
     keys = (lease.fence, lease.keys.log, new.log, CATALOG_KEY, _record(record))
     entry = encode(CatalogEntry(APPLY_VERSION, event))
     await _run(store, _REPLACE, keys, lease.token, last.entry, *entry, new.incarnation, DONE_SECONDS)
+
+
+async def delete_log(store: Store, key: bytes) -> int:
+    """Delete the entries of a log that exists, and keep it closed for a day; return 0 if that was done before.
+
+    A replica that was suspended, and has seen no entry of it, would otherwise begin it again with events that nobody
+    reads.
+    """
+    with store_errors():
+        if await store.client.ttl(key) >= 0:
+            return 0
+        async with store.client.pipeline(transaction=True) as pipe:
+            pipe.xtrim(key, minid=CLOSED_ID, approximate=False)
+            pipe.execute_command("XSETID", key, CLOSED_ID)
+            pipe.expire(key, EMPTIED_SECONDS)
+            await pipe.execute()
+    return 1
 
 
 async def replaced_by(store: Store, record: str) -> str | None:

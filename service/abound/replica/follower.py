@@ -8,6 +8,7 @@ dropped and loaded again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import hiredis
 import structlog
@@ -53,6 +54,7 @@ class Follower:
         self.failure: str | None = None  # why the follower has stopped
         self.cut_off: str | None = None  # why the store cannot be read at the moment
         self._store = store
+        self._artifacts = artifacts
         self._params = params
         self._limits = limits
         self._callbacks = callbacks
@@ -135,6 +137,9 @@ class Follower:
         # Only a catalog read to its end takes effect. Half of one would pass the next verification, and missing or
         # deleted models would go unnoticed.
         self.catalog = catalog
+        if self._artifacts is not None:  # a store that has lost its data may have another folder there
+            with contextlib.suppress(ArtifactsUnavailable):
+                await self._artifacts.join(self._store)
         await self._sync()
 
     def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:

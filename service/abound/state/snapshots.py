@@ -21,7 +21,7 @@ from functools import partial
 
 import structlog
 
-from abound.log.stream import CLOSED_ID
+from abound.log.closing import delete_log
 from abound.state import state_image
 from abound.state.replicated_model import ReplicatedModel
 from abound.state.state_image import MANIFEST, StateManifest
@@ -167,23 +167,18 @@ async def load(
 async def delete_incarnation(store: Store, keys: ModelKeys) -> None:
     with store_errors():
         async for key in store.client.scan_iter(match=keys.pattern, count=1000):
-            await store.client.unlink(key)
+            await (delete_log(store, key) if key == keys.log else store.client.unlink(key))
 
 
 async def delete_others(store: Store, name: str, needed: Container[ModelKeys]) -> None:
-    """Delete the keys of all incarnations of a model that are not needed, and empty their logs.
-
-    A closed log stays for a while: a replica that does not know of the replacement yet would create another one.
-    """
+    """Delete the keys of all incarnations of a model that are not needed."""
+    found: set[ModelKeys] = set()
     with store_errors():
         async for key in store.client.scan_iter(match=ModelKeys(name, "*").pattern, count=1000):
-            keys = ModelKeys(name, key.split(b"}", 1)[0].rpartition(b":")[2].decode())
-            if keys in needed:
-                continue
-            if key == keys.log:
-                await store.client.xtrim(key, minid=CLOSED_ID, approximate=False)
-            else:
-                await store.client.unlink(key)
+            found.add(ModelKeys(name, key.split(b"}", 1)[0].rpartition(b":")[2].decode()))
+    for keys in found:
+        if keys not in needed:
+            await delete_incarnation(store, keys)
 
 
 async def unlisted_keys(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:
