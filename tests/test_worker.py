@@ -359,7 +359,7 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     worker = work.start(SnapshotParams(every_bytes=100))
     (made,) = await newest(replica, 1)
     kept = set(await client.keys("*"))
-    orphans = {gone.log: "late", gone.key("snapshots"): "x", keys.key("snapshot:1-0.0-00000000:0"): "part"}
+    orphans = {gone.key("history"): "late", gone.key("snapshots"): "x", keys.key("snapshot:1-0.0-00000000:0"): "part"}
     orphans[keys.key("snapshot:1-0.0-00000000:manifest")] = "{}"
     newer = f"abound:{{newer:{2**60}-0}}:log".encode()
     await client.mset(orphans | {newer: "a model that is newer than the catalog that was read", b"other": "other"})

@@ -133,15 +133,16 @@ async def _apply(
     event, applying = applied.entry.event, applied.applying
     if type(event) is not LearnEvent or applying is None:
         return
-    records = [record.labels for record in iterate(event.records, event.n)]
+    records = (record.labels for record in iterate(event.records, event.n_records))  # none of forgotten requests
     at = 0
     for unit, outcome in zip(event.units, applying.outcomes, strict=True):
         for position in range(at, at + unit.n):
-            if outcome is None:
+            labels = [] if unit.emptied else next(records)
+            if outcome is None and labels:
                 offset = Offset(applied.offset.milliseconds, applied.offset.sequence, position)
                 rank = int(applying.ranks[position]) or None
                 came = Learned(str(offset), rank, bool(applying.updated[position]))
-                learned.setdefault(records[position][1], []).append(came)
+                learned.setdefault(labels[min(1, len(labels) - 1)], []).append(came)
         findings.repeated += outcome is not None
         at += unit.n
 

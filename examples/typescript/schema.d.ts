@@ -2997,7 +2997,7 @@ export interface components {
              * @example refit
              * @enum {string}
              */
-            method: "exmlds1" | "exmlds2" | "exmlds3" | "exmlds_joint" | "ff" | "forget" | "frequency" | "ind" | "ogeec" | "one_vs_rest" | "refit" | "rembrandt" | "restore" | "swnn" | "top_down" | "unweighted";
+            method: "exmlds1" | "exmlds2" | "exmlds3" | "exmlds_joint" | "ff" | "forget" | "frequency" | "ind" | "ogeec" | "one_vs_rest" | "refit" | "rembrandt" | "restore" | "swnn" | "top_down" | "undo" | "unweighted";
             /**
              * @description The model that the job works on.
              * @default default

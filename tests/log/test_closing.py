@@ -167,7 +167,7 @@ async def test_requests_of_a_closed_log_go_to_the_incarnation_that_replaces_it(
     old, new = replica.model("default").appender, replica.model("new").appender
     assert old is not None
     assert new is not None
-    old.move_to(new)
+    old.use_log(new.key, keeps_requests=True)
     later = asyncio.create_task(learn_one(replica, 4))  # by one who had looked the model up before
     async with asyncio.timeout(60):
         await asyncio.gather(*waiting, later)

@@ -593,9 +593,9 @@ def _bound(text: bytes, low: bool) -> Id:
     if text in (b"-", b"+"):
         return (0, 0) if text == b"-" else LAST
     if text[:1] == b"(":
-        entry = id_of(text[1:], 0 if low else LAST[1])
+        entry = id_of(text[1:], 0)
         if not low:
-            raise NotImplementedError("an end that is left out")
+            return (entry[0], entry[1] - 1) if entry[1] else (entry[0] - 1, LAST[1])
         return entry[0], entry[1] + 1
     return id_of(text, 0 if low else LAST[1])
 

@@ -266,11 +266,11 @@ def switch_without_reading(patch: Patch) -> None:
 def drop_the_queue(patch: Patch) -> None:
     """Requests that wait while a log is closed are forgotten when the model is replaced."""
 
-    def wrong(self: Appender) -> None:
-        if self._successor is not None:
-            self._queue.clear()
+    def wrong(self: Appender, key: bytes, keeps_requests: bool) -> None:
+        self.key = key
+        self._queue.clear()
 
-    patch.setattr(Appender, "_move_queue", wrong)
+    patch.setattr(Appender, "use_log", wrong)
 
 
 def replace_late(patch: Patch) -> None:

@@ -179,6 +179,7 @@ async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
         living=SimpleNamespace(keys=KEYS),
         job=job,
         settings=SimpleNamespace(group=lambda kind: kind()),
+        serving_keys=AsyncMock(return_value=KEYS),
     )
     outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
     assert f"no version {begun.id}" in outcome["challenger"]
@@ -241,6 +242,7 @@ async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifact
         living=SimpleNamespace(keys=KEYS),
         job=job,
         settings=SimpleNamespace(group=lambda kind: kind()),
+        serving_keys=AsyncMock(return_value=KEYS),
     )
     for _ in range(2):
         outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
@@ -276,6 +278,7 @@ async def test_a_job_commits_before_its_version_is_seen(
         now=AsyncMock(return_value=1.0),
         check=lambda: None,
         commit=commit,
+        serving_keys=AsyncMock(return_value=KEYS),
     )
     fit_of = fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
     if cancelled:

@@ -137,7 +137,7 @@ class Follower:
         # Only a catalog read to its end takes effect. Half of one would pass the next verification, and missing or
         # deleted models would go unnoticed.
         self.catalog = catalog
-        if self._artifacts is not None:  # a store that has lost its data may have another folder there
+        if self._artifacts is not None and self._artifacts.id:  # a store that has lost its data may have another folder
             with contextlib.suppress(ArtifactsUnavailable):
                 await self._artifacts.join(self._store)
         await self._sync()

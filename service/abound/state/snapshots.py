@@ -176,7 +176,7 @@ async def delete_others(store: Store, name: str, needed: Container[ModelKeys]) -
     with store_errors():
         async for key in store.client.scan_iter(match=ModelKeys(name, "*").pattern, count=1000):
             found.add(ModelKeys(name, key.split(b"}", 1)[0].rpartition(b":")[2].decode()))
-    for keys in found:
+    for keys in sorted(found, key=lambda one: one.incarnation):
         if keys not in needed:
             await delete_incarnation(store, keys)
 
