@@ -20,7 +20,7 @@ from abound.store.key_names import ModelKeys
 from abound.store.lease import REPLACEMENT, acquire
 from abound.worker import Worker
 from abound_core.types import START
-from tests.support.lab import SMALL, Lab, events, model_of, replace_by
+from tests.support.lab import SMALL, Lab, events, model_of
 from tests.support.refits import refitted
 
 
@@ -95,7 +95,7 @@ async def test_what_an_undo_needs_stays_until_it_is_given_up(lab: Lab) -> None:
     await lab.append(*events(20))
     await archived(lab, HistoryParams())
     first = (await lab.living()).keys
-    await replace_by(lab, model_of(5, 1))
+    await refitted(lab, model_of(5, 1))
     worker = Worker(lab.store, artifacts=lab.artifacts, undo_seconds=3600.0)
     for _ in range(3):
         await worker.sweep(await read_catalog(lab.store))
@@ -113,9 +113,9 @@ async def test_what_an_undo_needs_stays_until_it_is_given_up(lab: Lab) -> None:
 async def test_what_a_newer_replacement_displaces_is_no_longer_kept(lab: Lab) -> None:
     await lab.append(*events(20))
     first = (await lab.living()).keys
-    await replace_by(lab, model_of(5, 1), "one")
+    await refitted(lab, model_of(5, 1), "one")
     second = (await lab.living()).keys
-    await replace_by(lab, model_of(5, 2), "two")
+    await refitted(lab, model_of(5, 2), "two")
     catalog = await read_catalog(lab.store)
     await collect_keys(lab.store, catalog)
     assert ((await has(lab, first))[0], (await has(lab, second))[0]) == (False, True)
