@@ -135,7 +135,8 @@ def test_a_hundred_replacements_lose_nothing(tmp_path: Path) -> None:
         "longest learn request, median and maximum": [round(statistics.median(pauses), 3), round(pauses[-1], 3)],
     }
     print(json.dumps(figures))
-    assert not findings.lost and not findings.twice, findings  # ranks may differ without what was forgotten
+    assert not findings.lost, findings
+    assert not findings.twice, findings  # ranks may differ from what was told, without what was forgotten
     assert not book.wrong
     assert verified
     assert book.counts["classify failed"] == 0
