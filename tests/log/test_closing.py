@@ -29,7 +29,6 @@ from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.store.lease import REPLACEMENT, LeaseLost, acquire
 from abound.store.server_info import CLOSED
-from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, NotReady
 from abound_core.types import Offset
 from tests.state.test_snapshots import append, create
@@ -153,27 +152,6 @@ async def test_a_request_waits_while_the_log_is_closed(server: Server, start_rep
     learned = [one for outcomes in await asyncio.gather(*waiting) for one in outcomes]
     assert all(one.applied for one in learned)
     assert replica.model("default").live.n_learned == 53  # each of them once
-
-
-async def test_requests_of_a_closed_log_go_to_the_incarnation_that_replaces_it(
-    server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(server)
-    await replica.models.create("new", ModelConfig())
-    await teach(replica)
-    holding, _ = await closed(replica)
-    waiting = [asyncio.create_task(learn_one(replica, seed)) for seed in range(3)]
-    await asyncio.sleep(0.1)
-    old, new = replica.model("default").appender, replica.model("new").appender
-    assert old is not None
-    assert new is not None
-    old.use_log(new.key, keeps_requests=True)
-    later = asyncio.create_task(learn_one(replica, 4))  # by one who had looked the model up before
-    async with asyncio.timeout(60):
-        await asyncio.gather(*waiting, later)
-    assert (replica.model("default").live.n_learned, replica.model("new").live.n_learned) == (50, 4)
-    assert old.waiting == new.waiting == (0, 0)
-    await holding.__aexit__(None, None, None)
 
 
 async def test_a_request_that_waits_too_long_is_refused_and_learns_nothing(
