@@ -99,6 +99,7 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(
         server = restored(dump)
         store, artifacts = Store(server.url, server.store_params), ArtifactStore(str(folder))
         try:
+            await store.check()  # its append-only file is written by then
             replica = Replica(Store(server.url, server.store_params), artifacts=ArtifactStore(str(folder)))
             await replica.start()
             assert replica.model(DEFAULT_MODEL).offset == end
