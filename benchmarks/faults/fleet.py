@@ -157,7 +157,7 @@ class Fleet:
             program.wire.cut("refusing")
         self.stores.promote()
         with self.stores.primary.client() as client:
-            last = client.xrevrange(self._log(client), count=1)
+            last = client.xrevrange(default_log(client), count=1)
         time.sleep(0.3)
         for program in self.programs:
             program.wire.target = self.stores.primary.socket
@@ -194,9 +194,6 @@ class Fleet:
         for program in self.programs:
             program.wire.close()
         self.stores.close()
-
-    def _log(self, client: object) -> bytes:
-        return default_log(client)
 
 
 def default_log(client: object) -> bytes:

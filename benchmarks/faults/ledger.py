@@ -141,8 +141,8 @@ async def _apply(
             if outcome is None and labels:
                 offset = Offset(applied.offset.milliseconds, applied.offset.sequence, position)
                 rank = int(applying.ranks[position]) or None
-                came = Learned(str(offset), rank, bool(applying.updated[position]))
-                learned.setdefault(labels[min(1, len(labels) - 1)], []).append(came)
+                own = labels[min(1, len(labels) - 1)]
+                learned.setdefault(own, []).append(Learned(str(offset), rank, bool(applying.updated[position])))
         findings.repeated += outcome is not None
         at += unit.n
 
