@@ -190,9 +190,9 @@ class Follower:
         """
         connection = self._connection
         for one in (model, by):
-            if one.ready and connection is not None:
+            if one.ready and connection is not None and not self.incoming.is_loading(one):
                 await self._loader.replay(connection, one)
-        if not by.ready:  # nothing is answered from a state that was replaced
+        if not self.incoming.is_loaded(by):  # nothing is answered from a state that was replaced
             model.ready, model.halted = False, "what replaces it is being loaded"
             return
         before = CatalogModel(model.keys, model.live.config)
@@ -209,7 +209,7 @@ class Follower:
 
     def _is_switch_due(self, by: ReplicatedModel) -> bool:
         living = self.catalog.get(by.name)
-        return by.ready and living is not None and living.keys == by.keys
+        return self.incoming.is_loaded(by) and living is not None and living.keys == by.keys
 
     def _make_incoming(self, coming: Coming, origin: str) -> ReplicatedModel:
         config = coming.config or ModelConfig()

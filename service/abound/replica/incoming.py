@@ -52,6 +52,10 @@ class IncomingModels:
     def is_loading(self, model: ReplicatedModel) -> bool:
         return model.incarnation in self._tasks
 
+    def is_loaded(self, model: ReplicatedModel) -> bool:
+        """Return whether a model is ready and its task, which applied entries to it, has ended."""
+        return model.ready and not self.is_loading(model)
+
     def load(self, model: ReplicatedModel) -> None:
         """Load a model, now or again, until it is loaded or dropped."""
         self.drop(model)
