@@ -92,13 +92,15 @@ async def test_a_model_is_replaced_only_if_both_logs_have_the_last_entry(store: 
             await store.client.xadd(new.log, copied, id=at.entry)
             await store.client.xdel(living.keys.log, at.entry)
         with pytest.raises(Conflict, match="has lost the newest entries"):
-            await replace_log(store, lease, new, at, "job", event)
+            await replace_log(store, lease, new, at, 1, "job", event)
         assert await replaced_by(store, "job") is None
         assert (await read_catalog(store)).get(living.keys.name) == living
         if lost == "new":
             await store.client.xadd(new.log, copied, id=at.entry)
-            await replace_log(store, lease, new, at, "job", event)
-            await replace_log(store, lease, new, at, "job", event)  # its reply was lost, and it is repeated
+            with pytest.raises(Conflict, match="has lost the newest entries"):  # one in between
+                await replace_log(store, lease, new, at, 2, "job", event)
+            await replace_log(store, lease, new, at, 1, "job", event)
+            await replace_log(store, lease, new, at, 1, "job", event)  # its reply was lost, and it is repeated
             catalog = await read_catalog(store)
             assert (catalog.former["default"].keys, catalog.get("default")) != (None, None)
             assert await replaced_by(store, "job") == new.incarnation
@@ -118,7 +120,7 @@ async def test_whose_lease_has_passed_to_another_process_changes_nothing(store: 
             for change in (
                 append_fenced(store, late, event),
                 close_log(store, late, before.last, LAST),
-                replace_log(store, late, new, before.last, "job", event),
+                replace_log(store, late, new, before.last, 1, "job", event),
                 open_log(store, late, IncarnationDropped(living.keys.name, new.incarnation)),
             ):
                 with pytest.raises(LeaseLost):

@@ -246,6 +246,9 @@ class World:
                     behind.append(f"{host.name} is at {at} of {name} and not at {end}")
             if not ends:
                 behind.append("there is no model")
+        for name in ends if not behind else ():  # offsets are equal before and after a switch
+            if len({host.replica.model(name).incarnation for host in self.replicas if host.replica is not None}) > 1:
+                behind.append(f"the replicas serve different incarnations of {name}")
         return behind
 
     async def _learn_once_more(self) -> list[str]:

@@ -43,13 +43,14 @@ return 2
 
 _REPLACE = """
 -- KEYS: fence, log, new log, catalog, record. ARGV: token, last entry of both logs, payload, checksum, new incarnation,
--- seconds.
+-- seconds, entries that the new log must have: a failover may have lost some in between.
 if redis.call('GET', KEYS[5]) == ARGV[5] then return 2 end -- the reply was lost
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 for i = 2, 3 do
   local last = redis.call('XREVRANGE', KEYS[i], '+', '-', 'COUNT', 1)
   if #last == 0 or last[1][1] ~= ARGV[2] then return 1 end
 end
+if redis.call('XLEN', KEYS[3]) ~= tonumber(ARGV[7]) then return 1 end
 redis.call('XADD', KEYS[4], '*', 'e', ARGV[3], 'c', ARGV[4])
 redis.call('SET', KEYS[5], ARGV[5], 'EX', ARGV[6])
 return 2
@@ -79,15 +80,16 @@ async def open_log(store: Store, lease: Lease, event: CatalogEvent) -> None:
 
 
 async def replace_log(
-    store: Store, lease: Lease, new: ModelKeys, last: Offset, record: str, event: CatalogEvent
+    store: Store, lease: Lease, new: ModelKeys, last: Offset, n_entries: int, record: str, event: CatalogEvent
 ) -> None:
-    """Append an event to the catalog if the logs of the lease's model and of ``new`` both end with the entry ``last``.
+    """Append an event to the catalog if the logs of the lease's model and of ``new`` both end with the entry ``last``,
+    and the new one has ``n_entries``.
 
     Raises Conflict if they do not: a failover has lost one of them. ``replaced_by`` knows it by ``record``.
     """
     keys = (lease.fence, lease.keys.log, new.log, CATALOG_KEY, _record(record))
     entry = encode(CatalogEntry(APPLY_VERSION, event))
-    await _run(store, _REPLACE, keys, lease.token, last.entry, *entry, new.incarnation, DONE_SECONDS)
+    await _run(store, _REPLACE, keys, lease.token, last.entry, *entry, new.incarnation, DONE_SECONDS, n_entries)
 
 
 async def delete_log(store: Store, key: bytes) -> int:

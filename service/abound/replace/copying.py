@@ -140,6 +140,8 @@ class Copy:
         self._new = new
         self._past = past
         self._copied = past.tail_after  # of the replaced model's log
+        self.n_entries = 0  # that the new log must have
+        self._sent = START
         self._ends: Offset | None = None  # of the new log, if it is known
         self._predictions = b"-"
         self._versions: set[str] = set()
@@ -309,6 +311,8 @@ class Copy:
         """Append entries under their own ids, without those that the log has already."""
         if not elements:
             return
+        self.n_entries += sum(Offset.of_entry(name)[:2] > self._sent[:2] for name, _ in elements)
+        self._sent = max(self._sent, Offset.of_entry(elements[-1][0]))
         if self._ends is None:  # an earlier attempt may have been interrupted
             self._ends = (await stream.tail(self._store, self._new.log)).last
         ends, self._ends = self._ends, None

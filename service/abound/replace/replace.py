@@ -102,7 +102,7 @@ async def replace_model(
             # 6. From this entry of the catalog on, replicas serve the new incarnation. The script refuses it if a
             #    failover has lost the end of either log.
             event = ModelReplaced(keys.name, keys.incarnation, coming.keys.incarnation, keep)
-            await _repeat(lambda: replace_log(store, lease, coming.keys, at, context.record, event))
+            await _repeat(lambda: replace_log(store, lease, coming.keys, at, copy.n_entries, context.record, event))
         except BaseException:
             with contextlib.suppress(StoreUnavailable, Conflict):
                 await _end_unfinished(store, lease)
