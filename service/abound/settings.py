@@ -36,7 +36,7 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
 
 class Group(NamedTuple):
     path: str  # of the dataclass
-    names: tuple[str, ...]  # the fields that are settings; nobody but tests changes the others
+    names: tuple[str, ...]  # the fields that are settings; only tests change the others
 
 
 GROUPS = {

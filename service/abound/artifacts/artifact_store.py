@@ -124,11 +124,6 @@ class ArtifactStore:
         self.id = known.id
         return self.id
 
-    async def is_known_to(self, store: Store) -> bool:
-        """Return whether the store still has the joined id: a failover may lose it."""
-        known = await _recorded(store)
-        return known is not None and known.id == self.id
-
     async def put(self, name: str, data: bytes) -> None:
         """Write an artifact completely or not at all. On return it is on disk, or stored by the object store.
 

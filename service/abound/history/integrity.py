@@ -1,7 +1,7 @@
 """Integrity of a model's full log: can history, log and all files that they refer to be read?
 
-While a snapshot is good, starts read only the log after it. Other damage stays unnoticed until somebody
-verifies, refits, restores or forgets.
+A start reads the newest good snapshot and the log after it. Damage elsewhere is noticed only by what reads all of
+history: `abound verify`, or a job such as a refit.
 """
 
 from __future__ import annotations

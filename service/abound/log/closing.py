@@ -82,10 +82,10 @@ async def open_log(store: Store, lease: Lease, event: CatalogEvent) -> None:
 async def replace_log(
     store: Store, lease: Lease, new: ModelKeys, last: Offset, n_entries: int, record: str, event: CatalogEvent
 ) -> None:
-    """Append an event to the catalog if the logs of the lease's model and of ``new`` both end with the entry ``last``,
-    and the new one has ``n_entries``.
+    """Append an event to the catalog if both logs, of the lease's model and of ``new``, end with the entry ``last``.
 
-    Raises Conflict if they do not: a failover has lost one of them. ``replaced_by`` knows it by ``record``.
+    Raises Conflict if they do not, or if the new one does not have ``n_entries``: a failover has lost some of them.
+    ``replaced_by`` knows it by ``record``.
     """
     keys = (lease.fence, lease.keys.log, new.log, CATALOG_KEY, _record(record))
     entry = encode(CatalogEntry(APPLY_VERSION, event))
@@ -95,8 +95,8 @@ async def replace_log(
 async def delete_log(store: Store, key: bytes) -> int:
     """Delete the entries of a log that exists, and keep it closed for a day; return 0 if that was done before.
 
-    A replica that was suspended, and has seen no entry of it, would otherwise begin it again with events that nobody
-    reads.
+    Otherwise a replica that was suspended before the first entry could create the log again. Nothing would read what
+    it appends there.
     """
     with store_errors():
         if await store.client.ttl(key) >= 0:

@@ -343,7 +343,7 @@ class Copy:
         )
 
     async def _copy_records(self, deactivated: Offset | None) -> None:
-        """Copy which version is active and which are challengers. The standings of a contest begin anew."""
+        """Copy which version is active and which are challengers. Their contest starts again without standings."""
         client, old, new = self._store.client, self._living.keys, self._new
         with store_errors():
             await client.copy(old.key("active"), new.key("active"), replace=True)

@@ -37,6 +37,7 @@ from abound.replace.copying import Copy, Past
 from abound.state import replica_status
 from abound.state.replica_status import SILENT_SECONDS
 from abound.store.client import Store
+from abound.store.key_names import ModelKeys
 from abound.store.lease import REPLACEMENT, Lease, acquire
 from abound.tasks import retry, wait_until
 from abound_core.errors import Conflict, OutcomeUnknown, StoreUnavailable, UnknownModel
@@ -144,7 +145,7 @@ async def hold(context: ReplaceContext) -> AsyncIterator[tuple[Catalog, CatalogM
             if await find_model(store, context.name, context.origin) != living:  # it was replaced meanwhile
                 continue
             await _end_unfinished(store, lease)
-            yield await read_catalog(store), living, lease
+            yield await read_catalog(store), living, lease  # it has no unfinished replacement any more
             return
 
 
@@ -193,7 +194,7 @@ async def _end_unfinished(store: Store, lease: Lease) -> bool:
     return True
 
 
-async def _until_loaded(context: ReplaceContext, living: CatalogModel, new: Any, copy: Copy) -> None:
+async def _until_loaded(context: ReplaceContext, living: CatalogModel, new: ModelKeys, copy: Copy) -> None:
     """Copy the tail of the log until every ready replica has loaded the new incarnation, for a bounded time."""
     store = context.store
     default = (await read_catalog(store)).get(DEFAULT_MODEL)

@@ -42,7 +42,7 @@ class IncomingModels:
             coming = catalog.coming.get(living.keys.name)
             if coming is not None and coming.config is not None and coming.keys.incarnation not in self.models:
                 self.models[coming.keys.incarnation] = model = self._make(coming, living.origin)
-                self.load(model)
+                self._start(model)
 
     def abandoned(self, catalog: Catalog) -> list[ReplicatedModel]:
         """Return the models that the catalog does not have any more."""
@@ -56,9 +56,7 @@ class IncomingModels:
         """Return whether a model is ready and its task, which applied entries to it, has ended."""
         return model.ready and not self.is_loading(model)
 
-    def load(self, model: ReplicatedModel) -> None:
-        """Load a model, now or again, until it is loaded or dropped."""
-        self.drop(model)
+    def _start(self, model: ReplicatedModel) -> None:
         task = asyncio.create_task(self._load(model), name=f"incoming {model.name}")
         self._tasks[model.incarnation] = task
         task.add_done_callback(lambda done: self._ended(model, done))
@@ -72,16 +70,12 @@ class IncomingModels:
         await cancel_and_wait(*self._tasks.values())
 
     async def _load(self, model: ReplicatedModel) -> None:
-        model.ready = is_loaded = False
+        """Load a model, and try again until that succeeds."""
         while model.failure is None:
             try:
                 connection = await self._store.open_connection("incoming")
                 try:
-                    if is_loaded:  # it waits for its active version
-                        await self._loader.replay(connection, model)
-                    else:
-                        await self._loader.load(connection, model)
-                    is_loaded = True
+                    await self._loader.load(connection, model)
                 finally:
                     connection.close()
             except AboundError as error:
