@@ -63,6 +63,8 @@ async def test_a_closed_log_takes_no_entry_until_it_is_opened(store: Store) -> N
         assert await close_log(store, lease, at, LAST) == at  # its reply was lost, and it is repeated
         assert (await tail(store, living.keys.log))[:2] == (at, 6)
         await open_log(store, lease, IncarnationDropped(living.keys.name, new.incarnation))
+        with pytest.raises(LeaseLost):  # it was on its way when its sender was cancelled
+            await close_log(store, lease, at, LAST)
     assert await ends(store, living.keys) == at
     await append(store, living, 1, 2)
     assert await ends(store, living.keys) > at
@@ -105,6 +107,10 @@ async def test_a_model_is_replaced_only_if_both_logs_have_the_last_entry(store: 
             assert (catalog.former["default"].keys, catalog.get("default")) != (None, None)
             assert await replaced_by(store, "job") == new.incarnation
             assert [one.keys for one in catalog] == [new]
+            with pytest.raises(LeaseLost):  # it did not hear of it, and ends what it takes for unfinished
+                await open_log(store, lease, IncarnationDropped(living.keys.name, new.incarnation))
+            with pytest.raises(redis.exceptions.ResponseError, match=CLOSED):
+                await store.client.xadd(living.keys.log, copied)
 
 
 async def test_whose_lease_has_passed_to_another_process_changes_nothing(store: Store) -> None:

@@ -2,6 +2,8 @@
 
 A stream whose last id is the largest one accepts no entry. So no request can be appended behind the last entry of a
 closed log, from whichever process it comes. Only the holder of the lease for replacements closes and opens a log.
+The lease ends when the model is replaced and when the log is opened. So a command that its holder no longer waits for,
+because it was cancelled, changes nothing if it is executed late.
 """
 
 from __future__ import annotations
@@ -33,17 +35,18 @@ return at
 """
 
 _OPEN = """
--- KEYS: fence, log, catalog. ARGV: token, payload, checksum.
+-- KEYS: fence, log, catalog, lease. ARGV: token, payload, checksum.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('XADD', KEYS[3], '*', 'e', ARGV[2], 'c', ARGV[3])
 local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 if #last > 0 then redis.call('XSETID', KEYS[2], last[1][1]) end
+redis.call('DEL', KEYS[1], KEYS[4])
 return 2
 """
 
 _REPLACE = """
--- KEYS: fence, log, new log, catalog, record. ARGV: token, last entry of both logs, payload, checksum, new incarnation,
--- seconds, entries that the new log must have: a failover may have lost some in between.
+-- KEYS: fence, log, new log, catalog, record, lease. ARGV: token, last entry of both logs, payload, checksum,
+-- new incarnation, seconds, entries that the new log must have: a failover may have lost some in between.
 if redis.call('GET', KEYS[5]) == ARGV[5] then return 2 end -- the reply was lost
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 for i = 2, 3 do
@@ -53,6 +56,7 @@ end
 if redis.call('XLEN', KEYS[3]) ~= tonumber(ARGV[7]) then return 1 end
 redis.call('XADD', KEYS[4], '*', 'e', ARGV[3], 'c', ARGV[4])
 redis.call('SET', KEYS[5], ARGV[5], 'EX', ARGV[6])
+redis.call('DEL', KEYS[1], KEYS[6])
 return 2
 """
 
@@ -74,8 +78,8 @@ async def close_log(store: Store, lease: Lease, after: Offset, entry: Entry) -> 
 
 
 async def open_log(store: Store, lease: Lease, event: CatalogEvent) -> None:
-    """Append an event to the catalog, and open the log of the lease's model again if it is closed."""
-    keys = (lease.fence, lease.keys.log, CATALOG_KEY)
+    """Append an event to the catalog, and open the log of the lease's model again if it is closed; end the lease."""
+    keys = (lease.fence, lease.keys.log, CATALOG_KEY, lease.key)
     await _run(store, _OPEN, keys, lease.token, *encode(CatalogEntry(APPLY_VERSION, event)))
 
 
@@ -85,9 +89,10 @@ async def replace_log(
     """Append an event to the catalog if both logs, of the lease's model and of ``new``, end with the entry ``last``.
 
     Raises Conflict if they do not, or if the new one does not have ``n_entries``: a failover has lost some of them.
+    The lease ends with it.
     ``replaced_by`` knows it by ``record``.
     """
-    keys = (lease.fence, lease.keys.log, new.log, CATALOG_KEY, _record(record))
+    keys = (lease.fence, lease.keys.log, new.log, CATALOG_KEY, _record(record), lease.key)
     entry = encode(CatalogEntry(APPLY_VERSION, event))
     await _run(store, _REPLACE, keys, lease.token, last.entry, *entry, new.incarnation, DONE_SECONDS, n_entries)
 

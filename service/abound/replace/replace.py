@@ -144,7 +144,8 @@ async def hold(context: ReplaceContext) -> AsyncIterator[tuple[Catalog, CatalogM
         async with acquire(store, living.keys, purpose=REPLACEMENT, wait_seconds=math.inf, waiting=waiting) as lease:
             if await find_model(store, context.name, context.origin) != living:  # it was replaced meanwhile
                 continue
-            await _end_unfinished(store, lease)
+            if await _end_unfinished(store, lease):  # the lease has ended with it
+                continue
             yield await read_catalog(store), living, lease  # it has no unfinished replacement any more
             return
 
@@ -181,7 +182,7 @@ async def was_made(context: ReplaceContext) -> bool:
 
 
 async def _end_unfinished(store: Store, lease: Lease) -> bool:
-    """End the unfinished replacement of the lease's model, if there is one.
+    """End the unfinished replacement of the lease's model, and the lease, if there is one.
 
     Only the holder of the lease can append ``ModelReplaced``, so the catalog does not change between the two steps.
     """

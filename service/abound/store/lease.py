@@ -133,6 +133,10 @@ class Lease:
         self._turn = asyncio.Lock()
 
     @property
+    def key(self) -> bytes:
+        return _names(self.keys, self.purpose)[0]
+
+    @property
     def fence(self) -> bytes:
         return _names(self.keys, self.purpose)[1]
 
