@@ -240,15 +240,14 @@ class World:
                 behind.append(f"{host.name} does not catch up: {status}")
             if set(host.replica.models.names()) != set(ends):
                 behind.append(f"{host.name} has the models {host.replica.models.names()} and not {list(ends)}")
-            for name, end in ends.items():
-                at = host.replica.model(name).offset if name in host.replica.models.names() else None
-                if at is None or at[:2] != end[:2]:
-                    behind.append(f"{host.name} is at {at} of {name} and not at {end}")
+            for name, (keys, end) in ends.items():
+                model = host.replica.model(name) if name in host.replica.models.names() else None
+                if model is None or model.offset[:2] != end[:2]:
+                    behind.append(f"{host.name} is at {model and model.offset} of {name} and not at {end}")
+                elif model.keys != keys:  # offsets are equal before and after a switch
+                    behind.append(f"{host.name} serves {model.keys} and not {keys}")
             if not ends:
                 behind.append("there is no model")
-        for name in ends if not behind else ():  # offsets are equal before and after a switch
-            if len({host.replica.model(name).incarnation for host in self.replicas if host.replica is not None}) > 1:
-                behind.append(f"the replicas serve different incarnations of {name}")
         return behind
 
     async def _learn_once_more(self) -> list[str]:

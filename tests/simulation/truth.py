@@ -430,11 +430,14 @@ def events_of(event: LearnEvent) -> dict[int, int]:
     return numbers
 
 
-def ends_of(history: list[list[Words]]) -> dict[str, Offset]:
-    """The last entry of every model that there is, by name; START when it has none."""
+def ends_of(history: list[list[Words]]) -> dict[str, tuple[ModelKeys, Offset]]:
+    """The incarnation and the last entry of every model that there is, by name; START when it has none."""
     told = _Told(history)
     return {
-        one.keys.name: Offset.of_entry(told.logs[one.keys.log][-1][2]) if one.keys.log in told.logs else START
+        one.keys.name: (
+            one.keys,
+            Offset.of_entry(told.logs[one.keys.log][-1][2]) if one.keys.log in told.logs else START,
+        )
         for one in told.catalog
     }
 
