@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 BLOCK_SECONDS = 1.0
 HALTED_PAUSE_SECONDS = 0.1
 RETRY_SECONDS = 10.0
+BEING_LOADED = "what replaces it is being loaded"
 
 
 class Follower:
@@ -159,6 +160,7 @@ class Follower:
         for model in list(self.models.values()):
             living = self.catalog.get(model.name)
             if living is not None and living.keys == model.keys:
+                model.resumes |= model.halted == BEING_LOADED  # a failover has lost the replacement
                 continue
             by = self.incoming.models.get(living.keys.incarnation) if living is not None else None
             if by is not None:
@@ -193,7 +195,7 @@ class Follower:
             if one.ready and connection is not None and not self.incoming.is_loading(one):
                 await self._loader.replay(connection, one)
         if not self.incoming.is_loaded(by):  # nothing is answered from a state that was replaced
-            model.ready, model.halted = False, "what replaces it is being loaded"
+            model.ready, model.halted = False, BEING_LOADED
             return
         before = CatalogModel(model.keys, model.live.config)
         self._unfollow(model)
