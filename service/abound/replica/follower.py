@@ -52,6 +52,7 @@ class Follower:
         self.models: dict[str, ReplicatedModel] = {}
         # ``models`` is complete up to here. It is behind ``catalog`` while kernels are loaded.
         self.models_offset = START
+        self._models_checksum = b""  # of that entry
         self.failure: str | None = None  # why the follower has stopped
         self.cut_off: str | None = None  # why the store cannot be read at the moment
         self._store = store
@@ -110,14 +111,15 @@ class Follower:
             raise
 
     async def continues_catalog(self, connection: StoreConnection, seconds: float) -> bool:
-        """Return whether the catalog at the other end of a connection continues ours.
+        """Return whether the catalog at the other end of a connection continues ours, and the one of our models.
 
         If not, that server has lost models, and entries appended to their logs would be lost.
         """
-        offset, checksum = self.catalog.offset, self.catalog.checksum
-        if offset == START:
-            return True
-        return await stream.holds_over(connection, CATALOG_KEY, offset, checksum, seconds)
+        known = {self.catalog.offset: self.catalog.checksum, self.models_offset: self._models_checksum}
+        for offset, checksum in known.items():
+            if offset != START and not await stream.holds_over(connection, CATALOG_KEY, offset, checksum, seconds):
+                return False
+        return True
 
     def verify_soon(self) -> None:
         """Verify all positions after the current entry: the heartbeat found fewer entries than were read here."""
@@ -135,12 +137,12 @@ class Follower:
             for element in elements:
                 if not self._apply_catalog(element, catalog):
                     return
-        # Only a catalog read to its end takes effect. Half of one would pass the next verification, and missing or
-        # deleted models would go unnoticed.
-        self.catalog = catalog
         if self._artifacts is not None and self._artifacts.id:  # a store that has lost its data may have another folder
             with contextlib.suppress(ArtifactsUnavailable):
                 await self._artifacts.join(self._store)
+        # Only a catalog read to its end takes effect. Half of one would pass the next verification, and missing or
+        # deleted models would go unnoticed.
+        self.catalog = catalog
         await self._sync()
 
     def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
@@ -181,7 +183,7 @@ class Follower:
         for living in new:
             await kernel_compiler.wait_until_loaded(living.config)
         added = [self._add_model(living) for living in new]
-        self.models_offset = self.catalog.offset
+        self.models_offset, self._models_checksum = self.catalog.offset, self.catalog.checksum
         return added
 
     async def _switch(self, model: ReplicatedModel, by: ReplicatedModel) -> None:
