@@ -1,7 +1,5 @@
 """The artifact store: pieces and whole artifacts, what a dead writer leaves, stores that hang."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -24,7 +22,6 @@ from abound.artifacts.artifact_store import ARTIFACTS_KEY, MARKER, ArtifactStore
 from abound.settings import Settings
 from abound.store.client import Store
 from abound_core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
-from tests.support.valkey import Server
 
 
 @pytest.fixture(params=["directory", "memory"])
@@ -34,7 +31,7 @@ async def artifacts(request: pytest.FixtureRequest, store: Store, tmp_path: Path
     return artifacts
 
 
-async def test_what_is_put_is_there_until_it_is_deleted(artifacts: ArtifactStore) -> None:
+async def test_what_is_put_is_there_until_it_is_deleted(artifacts):
     assert await artifacts.names() == [MARKER]
     for name in ("m/1-0/history/b.seg", "m/1-0/history/a.seg", "m/2-0/history/a.seg"):
         await artifacts.put(name, name.encode() * 1000)
@@ -53,7 +50,7 @@ async def test_what_is_put_is_there_until_it_is_deleted(artifacts: ArtifactStore
             await reading("m/1-0/history/a.seg")
 
 
-async def test_an_artifact_gets_a_second_name_that_outlives_the_first(artifacts: ArtifactStore) -> None:
+async def test_an_artifact_gets_a_second_name_that_outlives_the_first(artifacts):
     first, second = "m/1-0/history/a.seg", "m/2-0/history/a.seg"
     await artifacts.put(first, b"content")
     for _ in range(2):  # a repetition is harmless
@@ -68,9 +65,7 @@ async def test_an_artifact_gets_a_second_name_that_outlives_the_first(artifacts:
         await artifacts.link(first, "m/3-0/history/a.seg")
 
 
-async def test_a_file_system_without_links_gets_copies(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_system_without_links_gets_copies(store, tmp_path, monkeypatch):
     def refuse(path: Path, target: str) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
@@ -84,9 +79,7 @@ async def test_a_file_system_without_links_gets_copies(
         await artifacts.link("d", "e")
 
 
-async def test_a_store_that_hangs_holds_up_nothing_but_its_own_calls(
-    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_that_hangs_holds_up_nothing_but_its_own_calls(artifacts, monkeypatch):
     await artifacts.put("a", b"1")
     goes_on = threading.Event()
 
@@ -118,7 +111,7 @@ class Versioned(MemoryFileSystem):
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
-async def test_an_artifact_is_read_piece_by_piece_wherever_it_lies(store: Store, tmp_path: Path, size: int) -> None:
+async def test_an_artifact_is_read_piece_by_piece_wherever_it_lies(store, tmp_path, size):
     fsspec.register_implementation("versioned", Versioned, clobber=True)
     data = bytes(range(100))
     for url in (str(tmp_path), f"memory:/{tmp_path}", f"versioned:/{tmp_path}"):
@@ -130,7 +123,7 @@ async def test_an_artifact_is_read_piece_by_piece_wherever_it_lies(store: Store,
         assert pieces == [data[at : at + size] for at in range(0, len(data), size)]
 
 
-async def test_everybody_at_one_time_makes_one_folder(server: Server, tmp_path: Path) -> None:
+async def test_everybody_at_one_time_makes_one_folder(server, tmp_path):
     stores = [Store(server.url, server.store_params) for _ in range(8)]
     every = [ArtifactStore(str(tmp_path / "artifacts")) for _ in stores]
     made = await asyncio.gather(*(one.join(store) for one, store in zip(every, stores, strict=True)))
@@ -140,7 +133,7 @@ async def test_everybody_at_one_time_makes_one_folder(server: Server, tmp_path: 
         await store.close()
 
 
-async def test_the_folder_is_found_again_and_another_place_is_not_visible(store: Store, tmp_path: Path) -> None:
+async def test_the_folder_is_found_again_and_another_place_is_not_visible(store, tmp_path):
     here = ArtifactStore(str(tmp_path / "here"))
     first = await here.join(store)
     await here.put("m/kept", b"x")
@@ -162,7 +155,7 @@ async def test_the_folder_is_found_again_and_another_place_is_not_visible(store:
     assert await other.names() == [MARKER]  # what the lost id had is left alone
 
 
-async def test_a_meeting_that_was_broken_off_goes_on(store: Store, tmp_path: Path) -> None:
+async def test_a_meeting_that_was_broken_off_goes_on(store, tmp_path):
     artifacts = ArtifactStore(str(tmp_path))
     id_ = await artifacts.join(store)
     shutil.rmtree(tmp_path / id_)
@@ -177,7 +170,7 @@ async def test_a_meeting_that_was_broken_off_goes_on(store: Store, tmp_path: Pat
         await artifacts.join(store)
 
 
-async def test_a_place_that_cannot_be_written_says_so(store: Store, tmp_path: Path) -> None:
+async def test_a_place_that_cannot_be_written_says_so(store, tmp_path):
     (tmp_path / "file").write_text("no directory")
     for _ in range(2):
         with pytest.raises(ArtifactsUnavailable, match="cannot be used"):
@@ -185,7 +178,7 @@ async def test_a_place_that_cannot_be_written_says_so(store: Store, tmp_path: Pa
     assert await ArtifactStore(str(tmp_path / "directory")).join(store)
 
 
-async def test_a_write_that_fails_leaves_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
     artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     await artifacts.put("m/x", b"before")
@@ -201,7 +194,7 @@ async def test_a_write_that_fails_leaves_nothing(store: Store, tmp_path: Path, m
     assert [path.name for path in (tmp_path / artifacts.id / "m").iterdir()] == ["x"]
 
 
-async def test_what_a_dead_writer_began_is_not_listed_and_is_swept(store: Store, tmp_path: Path) -> None:
+async def test_what_a_dead_writer_began_is_not_listed_and_is_swept(store, tmp_path):
     artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     await artifacts.put("m/x", b"x")
@@ -213,7 +206,7 @@ async def test_what_a_dead_writer_began_is_not_listed_and_is_swept(store: Store,
     assert sorted(path.name for path in (tmp_path / artifacts.id / "m").iterdir()) == [".new.part", "x"]
 
 
-async def test_folders_that_have_been_empty_for_long_are_swept(store: Store, tmp_path: Path) -> None:
+async def test_folders_that_have_been_empty_for_long_are_swept(store, tmp_path):
     artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     await artifacts.put("m/kept/x", b"x")
@@ -231,9 +224,7 @@ async def test_folders_that_have_been_empty_for_long_are_swept(store: Store, tmp
     assert await artifacts.names("m/old") == ["m/old/1/x"]
 
 
-async def test_a_folder_that_is_swept_while_a_file_is_begun_there_is_made_again(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_folder_that_is_swept_while_a_file_is_begun_there_is_made_again(store, tmp_path, monkeypatch):
     artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     made, n_swept = Path.mkdir, 0
@@ -250,7 +241,7 @@ async def test_a_folder_that_is_swept_while_a_file_is_begun_there_is_made_again(
     assert (await artifacts.get("m/x"), n_swept) == (b"x", 2)
 
 
-async def test_files_of_this_machine_can_be_mapped(artifacts: ArtifactStore) -> None:
+async def test_files_of_this_machine_can_be_mapped(artifacts):
     await artifacts.put("m/x", b"mapped")
     path = artifacts.path("m/x")
     assert (path is None) == artifacts.url.startswith("memory")
@@ -258,7 +249,7 @@ async def test_files_of_this_machine_can_be_mapped(artifacts: ArtifactStore) -> 
 
 
 @given(st.text(alphabet="a./\\-_0\n ~é", max_size=12) | st.text(max_size=300))
-def test_a_name_never_leaves_the_folder(name: str) -> None:
+def test_a_name_never_leaves_the_folder(name):
     artifacts = ArtifactStore("/nowhere/root")
     artifacts.id = "0"
     try:
@@ -271,12 +262,12 @@ def test_a_name_never_leaves_the_folder(name: str) -> None:
     assert len(name) <= 1100
 
 
-def test_a_url_that_nobody_knows_is_refused() -> None:
+def test_a_url_that_nobody_knows_is_refused():
     with pytest.raises(CannotStart, match="ABOUND_ARTIFACTS_URL"):
         ArtifactStore("nonsense://x")
 
 
-def test_a_bucket_is_reached_by_what_the_extra_brings() -> None:
+def test_a_bucket_is_reached_by_what_the_extra_brings():
     """Nothing is asked of it yet."""
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
@@ -285,7 +276,7 @@ def test_a_bucket_is_reached_by_what_the_extra_brings() -> None:
     ArtifactStore("s3://bucket/folder")
 
 
-def test_the_place_follows_the_store(tmp_path: Path) -> None:
+def test_the_place_follows_the_store(tmp_path):
     assert Settings.load(data_dir=tmp_path).artifacts_location() == str(tmp_path / "artifacts")
     assert Settings.load(redis_url="redis://h").artifacts_location() is None
     given = Settings.load(redis_url="redis://h", artifacts_url="sftp://user:secret@host/x")
@@ -293,7 +284,7 @@ def test_the_place_follows_the_store(tmp_path: Path) -> None:
     assert "secret" not in str(given.describe())
 
 
-async def test_a_folder_is_cleared_whole_and_no_other(artifacts: ArtifactStore) -> None:
+async def test_a_folder_is_cleared_whole_and_no_other(artifacts):
     for name in ("m/jobs/1/a", "m/jobs/1/deep/b", "m/jobs/12/c"):
         await artifacts.put(name, b"x")
     beside = artifacts.path("m/jobs/1/a")
@@ -316,9 +307,7 @@ async def test_a_folder_is_cleared_whole_and_no_other(artifacts: ArtifactStore) 
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_a_bucket_that_cannot_be_had_is_unavailable_whatever_its_driver_raises(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+async def test_a_bucket_that_cannot_be_had_is_unavailable_whatever_its_driver_raises(store, monkeypatch, error):
     def fails(*_: Any, **__: Any) -> None:
         raise error
 

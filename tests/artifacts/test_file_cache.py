@@ -1,7 +1,5 @@
 """Copies of files of an artifact store that is elsewhere: mapped, bounded, and never believed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -51,9 +49,7 @@ def is_mapped(path: Path) -> bool:
     return str(path) in Path("/proc/self/maps").read_text()
 
 
-async def test_a_version_from_elsewhere_is_mapped_and_fetched_once(
-    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_version_from_elsewhere_is_mapped_and_fetched_once(artifacts, monkeypatch):
     made = fit("swnn")
     card = await write(artifacts, made)
     names = fetched(artifacts, monkeypatch)
@@ -67,7 +63,7 @@ async def test_a_version_from_elsewhere_is_mapped_and_fetched_once(
     assert names == [CARD]
 
 
-async def test_a_copy_that_is_damaged_is_thrown_away(artifacts: ArtifactStore) -> None:
+async def test_a_copy_that_is_damaged_is_thrown_away(artifacts):
     card = await write(artifacts, fit("swnn"))
     await versions.load(artifacts, KEYS, card.id)
     before = {path: path.read_bytes() for path in copies(artifacts)}
@@ -79,7 +75,7 @@ async def test_a_copy_that_is_damaged_is_thrown_away(artifacts: ArtifactStore) -
     assert {path: path.read_bytes() for path in copies(artifacts)} == before
 
 
-async def test_what_was_not_asked_for_the_longest_goes(artifacts: ArtifactStore, tmp_path: Path) -> None:
+async def test_what_was_not_asked_for_the_longest_goes(artifacts, tmp_path):
     cache = FileCache(tmp_path / "small", 250)
     data = {name: name.encode() * 100 for name in "abcd"}
     for name, one in data.items():
@@ -124,9 +120,7 @@ def on_the_way(
 
 
 @pytest.mark.parametrize("is_needed", [False, True])
-async def test_what_is_on_its_way_while_others_are_thrown_away(
-    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, is_needed: bool
-) -> None:
+async def test_what_is_on_its_way_while_others_are_thrown_away(artifacts, monkeypatch, is_needed):
     """It is fetched again where nothing needed it then, and left alone where something does."""
     cache, checksum = artifacts.cache, checksum_of(b"data")
     assert cache is not None
@@ -143,9 +137,7 @@ async def test_what_is_on_its_way_while_others_are_thrown_away(
     assert copies(artifacts) == [path]
 
 
-async def test_what_is_deleted_on_its_way_does_not_stay(
-    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_deleted_on_its_way_does_not_stay(artifacts, monkeypatch):
     cache = artifacts.cache
     assert cache is not None
     await artifacts.put("m/a", b"data")
@@ -160,7 +152,7 @@ async def test_what_is_deleted_on_its_way_does_not_stay(
     assert copies(artifacts) == []
 
 
-async def test_what_cannot_be_kept_is_read_into_memory(artifacts: ArtifactStore, tmp_path: Path) -> None:
+async def test_what_cannot_be_kept_is_read_into_memory(artifacts, tmp_path):
     card = await write(artifacts, fit("swnn"))
     (tmp_path / "file").touch()
     artifacts.cache = FileCache(tmp_path / "file" / "cache", 2**20)
@@ -170,7 +162,7 @@ async def test_what_cannot_be_kept_is_read_into_memory(artifacts: ArtifactStore,
     assert (await versions.load(artifacts, KEYS, card.id)).card == card
 
 
-async def test_nothing_is_copied_from_a_directory(store: Store, tmp_path: Path) -> None:
+async def test_nothing_is_copied_from_a_directory(store, tmp_path):
     artifacts = ArtifactStore(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
     await artifacts.join(store)
     card: Card = await write(artifacts, fit("swnn"))

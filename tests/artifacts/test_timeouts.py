@@ -1,7 +1,5 @@
 """An artifact store that accepts what it is asked and never answers: nothing but what needs it is held up."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import os
@@ -12,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -31,7 +28,6 @@ from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.worker import Worker
 from abound_core.errors import ArtifactsUnavailable
-from tests.support.fixtures import StartReplica
 from tests.support.served import served
 from tests.support.streams import drafts
 from tests.support.valkey import Server
@@ -94,14 +90,7 @@ async def working(server: Server, artifacts: ArtifactStore) -> AsyncIterator[Non
 
 
 @pytest.mark.parametrize("joined", [False, True])
-async def test_snapshots_need_no_artifact_store(
-    server: Server,
-    start_replica: StartReplica,
-    tmp_path: Path,
-    silent: threading.Event,
-    monkeypatch: pytest.MonkeyPatch,
-    joined: bool,
-) -> None:
+async def test_snapshots_need_no_artifact_store(server, start_replica, tmp_path, silent, monkeypatch, joined):
     monkeypatch.setattr("abound.artifacts.availability.JOIN_SECONDS", QUICKLY)
     monkeypatch.setattr("abound.replica.storage_status.LOOK_SECONDS", 0.1)
     silent.set()
@@ -129,9 +118,7 @@ async def test_snapshots_need_no_artifact_store(
                 await replica.request_snapshot("default")
 
 
-async def test_a_worker_that_waits_for_the_artifact_store_ends_on_sigterm(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_a_worker_that_waits_for_the_artifact_store_ends_on_sigterm(server, start_replica):
     replica = await start_replica(server)
     await replica.learn("default", drafts(50))
     environment = os.environ | {
@@ -179,9 +166,7 @@ ROUTES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("before", ["silent from the start", "silent later"])
-def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, silent: threading.Event, tmp_path: Path, before: str
-) -> None:
+def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(monkeypatch, silent, tmp_path, before):
     if before == "silent later":
         silent.set()
     for bound in ("api.app.PATIENCE_SECONDS", "artifacts.availability.JOIN_SECONDS"):
@@ -206,7 +191,7 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
             time.sleep(0.05)
 
 
-def test_the_routes_that_read_the_artifact_store_are_these() -> None:
+def test_the_routes_that_read_the_artifact_store_are_these():
     modules = [
         importlib.import_module(f"abound.api.routes.{one.name}") for one in pkgutil.iter_modules(routes.__path__)
     ]
@@ -226,9 +211,7 @@ def _needs(dependant: Dependant) -> bool:
     return dependant.call is joined_artifacts or any(_needs(one) for one in dependant.dependencies)
 
 
-async def test_a_slow_call_is_waited_for_while_the_store_answers(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: threading.Event
-) -> None:
+async def test_a_slow_call_is_waited_for_while_the_store_answers(store, tmp_path, monkeypatch, silent):
     silent.set()
     artifacts = ArtifactStore(f"silent://{tmp_path.name}-slow", patience=1.5)
     await artifacts.join(store)
@@ -253,7 +236,7 @@ async def test_a_slow_call_is_waited_for_while_the_store_answers(
             await asyncio.sleep(0.01)
 
 
-def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch):
     threads = DaemonThreads(1, "test")
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))

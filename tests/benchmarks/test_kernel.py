@@ -1,7 +1,5 @@
 """The program that measures kernels: its streams, and the comparison of two commits."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The reckoning of `python -m benchmarks.faults` finds nothing where nothing is wrong, and everything else."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from abound.log.append_group import LearnDraft
@@ -28,17 +26,13 @@ async def told(server: Server, start_replica: StartReplica) -> dict[str, Acknowl
     return said
 
 
-async def test_the_ledger_agrees_with_a_service_that_keeps_its_word(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_the_ledger_agrees_with_a_service_that_keeps_its_word(server, start_replica):
     findings = await examine(server.url, await told(server, start_replica), [])
     assert findings.good
     assert (findings.learned, findings.repeated) == (EVENTS, 0)
 
 
-async def test_the_ledger_notices_what_is_lost_doubled_or_told_otherwise(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_the_ledger_notices_what_is_lost_doubled_or_told_otherwise(server, start_replica):
     said = await told(server, start_replica)
     replica = await start_replica(server)
     again = LearnDraft(record('{"event/3": 1}', "label 0", "event/3"), 1, "another key", b"body")

@@ -1,7 +1,5 @@
 """``python -m benchmarks.reproduction`` on tiny data: it goes on where it was, and the page says what is kept."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -69,7 +67,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_quick_on_tiny_data(run: Run, data: Path, tmp_path: Path) -> None:
+def test_quick_on_tiny_data(run, data, tmp_path):
     """All that is quick; a sentence for each set that is not there; the second time nothing runs."""
     out = tmp_path / "docs"
     code, said = run("--quick", "--data", data, "--out", out)
@@ -95,7 +93,7 @@ def test_quick_on_tiny_data(run: Run, data: Path, tmp_path: Path) -> None:
     assert (out / "reproduction.md").read_text() == text
 
 
-def test_a_folder_of_data_that_is_not_there_is_refused(run: Run, data: Path, tmp_path: Path) -> None:
+def test_a_folder_of_data_that_is_not_there_is_refused(run, data, tmp_path):
     for wrong in (tmp_path / "nowhere", data / "bibtex" / "train.txt"):
         code, said = run("--quick", "--data", wrong, "--out", tmp_path / "docs")
         assert code == 2
@@ -105,7 +103,7 @@ def test_a_folder_of_data_that_is_not_there_is_refused(run: Run, data: Path, tmp
 
 
 @pytest.mark.long
-def test_an_interrupted_run_goes_on(run: Run, data: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on(run, data, tmp_path):
     out = tmp_path / "docs"
     run("--only", "bibtex swnn", "--data", data, "--out", out)
     before = json.loads((out / "reproduction/figures.json").read_text())
@@ -119,7 +117,7 @@ def test_an_interrupted_run_goes_on(run: Run, data: Path, tmp_path: Path) -> Non
     assert "bibtex swnn:" in said
 
 
-def test_json_has_the_figures_of_what_was_asked_for(run: Run, data: Path, tmp_path: Path) -> None:
+def test_json_has_the_figures_of_what_was_asked_for(run, data, tmp_path):
     run("--only", "bibtex swnn", "--data", data, "--out", tmp_path, "--json")
     printed = json.loads(run.printed)  # type: ignore[attr-defined]
     assert printed["page"] == str(tmp_path / "reproduction.md")
@@ -129,9 +127,7 @@ def test_json_has_the_figures_of_what_was_asked_for(run: Run, data: Path, tmp_pa
     assert "bibtex-fit" in json.loads(run.printed)  # type: ignore[attr-defined]
 
 
-def test_what_was_refused_runs_with_more_memory(
-    run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_refused_runs_with_more_memory(run, data, tmp_path, monkeypatch):
     options = ("--only", "bibtex ogeec neighbors=10 learners=1 seeds=0,1,2,3,4", "--data", data, "--out", tmp_path)
     seeds = reproduction_run._seeds
 
@@ -147,9 +143,7 @@ def test_what_was_refused_runs_with_more_memory(
     assert "P@1" in run(*options)[1]
 
 
-def test_without_matplotlib_there_is_a_sentence_and_a_page(
-    run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_there_is_a_sentence_and_a_page(run, data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, said = run("--only", "bibtex swnn", "--data", data, "--out", tmp_path)
     assert code == 0
@@ -157,7 +151,7 @@ def test_without_matplotlib_there_is_a_sentence_and_a_page(
     assert "![" not in (tmp_path / "reproduction.md").read_text()
 
 
-def test_wrong_use(run: Run, tmp_path: Path) -> None:
+def test_wrong_use(run, tmp_path):
     assert run("--only", "nonsense", "--out", tmp_path)[0] == 2
     (tmp_path / "reproduction").mkdir()
     (tmp_path / "reproduction/figures.json").write_text("{")
@@ -166,7 +160,7 @@ def test_wrong_use(run: Run, tmp_path: Path) -> None:
     assert "figures.json cannot be read" in said
 
 
-def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> None:
+def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path):
     one, other = Experiment(data="bibtex", method="swnn"), Experiment(data="bibtex", method="ogeec", seeds=(0, 1))
     rows = (
         Row(label="first", experiment=one, paper="58", bounds=(Bound(measure="P@1", least=58.0),)),
@@ -195,7 +189,7 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> 
     assert "`python -m benchmarks.reproduction --only 'bibtex ogeec seeds=0,1'`" in text
 
 
-def test_the_page_in_the_documents_is_the_one_of_its_figures() -> None:
+def test_the_page_in_the_documents_is_the_one_of_its_figures():
     documents = Path(program.__file__).parents[2] / "docs"
     figures = documents / program.FOLDER
     drawn = [plot.name for plot in PLOTS if (figures / f"{plot.name}.svg").exists()]
@@ -203,7 +197,7 @@ def test_the_page_in_the_documents_is_the_one_of_its_figures() -> None:
     assert (documents / program.PAGE).read_text() == written
 
 
-def test_a_plot_has_points_of_several_measures_and_a_sign_for_each_method(tmp_path: Path) -> None:
+def test_a_plot_has_points_of_several_measures_and_a_sign_for_each_method(tmp_path):
     kept = ResultsFile(tmp_path)
     methods = list(METHODS)
     for number, method in enumerate(methods):
@@ -224,13 +218,13 @@ def test_a_plot_has_points_of_several_measures_and_a_sign_for_each_method(tmp_pa
     assert all(names.count(f">{method}<") == 1 for method in methods)
 
 
-def test_damaged_figures_are_refused(tmp_path: Path) -> None:
+def test_damaged_figures_are_refused(tmp_path):
     (tmp_path / "figures.json").write_text("[{}]")
     with pytest.raises(Malformed, match="cannot be read"):
         ResultsFile(tmp_path)
 
 
-def test_two_runs_keep_the_figures_of_both(tmp_path: Path) -> None:
+def test_two_runs_keep_the_figures_of_both(tmp_path):
     first, second = ResultsFile(tmp_path), ResultsFile(tmp_path)
     first.store({"id": "one", "measures": {"P@1": 1.23456789}})
     second.store({"id": "other"})
@@ -241,7 +235,7 @@ def test_two_runs_keep_the_figures_of_both(tmp_path: Path) -> None:
 EXPERIMENTS = select_experiments([], quick=False)
 
 
-def test_experiments_are_told_apart_and_all_that_is_compared_with_runs() -> None:
+def test_experiments_are_told_apart_and_all_that_is_compared_with_runs():
     ids = {one.id for one in EXPERIMENTS}
     assert len(EXPERIMENTS) == len(ids) > 250
     names = [named.name for named in (*TABLES, *PLOTS)]
@@ -252,7 +246,7 @@ def test_experiments_are_told_apart_and_all_that_is_compared_with_runs() -> None
 
 
 @pytest.mark.parametrize("one", EXPERIMENTS, ids=[one.id for one in EXPERIMENTS])
-def test_an_experiment_can_be_run(one: Experiment) -> None:
+def test_an_experiment_can_be_run(one):
     """Its data and parameters are known, and so is a command for it."""
     assert command(one).startswith(("abound evaluate ", "python -m benchmarks.reproduction "))
     if one.method == "fsu":
@@ -267,7 +261,7 @@ def test_an_experiment_can_be_run(one: Experiment) -> None:
         BatchEvaluation.from_fields(one.method, changes)
 
 
-def test_random_splits_are_of_the_seed_and_cover_all(data: Path) -> None:
+def test_random_splits_are_of_the_seed_and_cover_all(data):
     held = read(DataSet(folder="newsgroups20", test_share=0.2), data, boolean=False)
     train, test = held.split(0)
     assert (len(train), len(test)) == (112, 28)

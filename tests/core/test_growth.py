@@ -1,7 +1,5 @@
 """Growth of arrays: in place, except for the copy that gets huge pages."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from tests.core.model.test_live_model import learned
 
 
 @pytest.mark.parametrize(("n", "is_same"), [(40, True), (128, False), (1000, False)])
-def test_an_array_keeps_its_elements_and_ends_in_zeros(n: int, is_same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_keeps_its_elements_and_ends_in_zeros(n, is_same, monkeypatch):
     monkeypatch.setattr(growth, "HUGE_PAGES_BYTES", 1024)
     array = np.arange(1, 31, dtype=np.uint64)
     grown = longer(array, n)
@@ -22,7 +20,7 @@ def test_an_array_keeps_its_elements_and_ends_in_zeros(n: int, is_same: bool, mo
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_a_model_whose_arrays_were_copied_is_the_same(update: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_arrays_were_copied_is_the_same(update, monkeypatch):
     stream = [([f"k{i % 700}", f"k{i * 7 % 1000}"], [f"c{i % 90}"]) for i in range(3000)]
     in_place = learned(stream, update=update)
     monkeypatch.setattr(growth, "HUGE_PAGES_BYTES", 4096)

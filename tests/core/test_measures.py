@@ -1,7 +1,5 @@
 """The measures against figures worked out by hand and against a plain, slow implementation of the same definitions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -35,34 +33,34 @@ def measures() -> dict[str, float | None]:
     return evaluate(rankings(RANKED), LabelSets.of(TRUE), WEIGHTS)
 
 
-def test_rank_measures_leave_out_instances_without_true_labels(measures: dict[str, float | None]) -> None:
+def test_rank_measures_leave_out_instances_without_true_labels(measures):
     assert measures["R@1"] == pytest.approx(1 / 3)
     assert measures["R@5"] == pytest.approx(2 / 3)
     assert measures["MRR"] == pytest.approx((1 / 2 + 1 + 0) / 3)
     assert measures["HR"] == pytest.approx(2.0)
 
 
-def test_precision_divides_by_k_and_counts_every_instance(measures: dict[str, float | None]) -> None:
+def test_precision_divides_by_k_and_counts_every_instance(measures):
     assert measures["P@1"] == pytest.approx(1 / 4)
     assert measures["P@3"] == pytest.approx((2 + 1) / (4 * 3))
     assert measures["P@5"] == pytest.approx((2 + 1) / (4 * 5))
 
 
-def test_ndcg(measures: dict[str, float | None]) -> None:
+def test_ndcg(measures):
     assert measures["nDCG@1"] == pytest.approx(1 / 4)
     first = (SECOND + THIRD) / (1 + SECOND)  # ideal: its two true labels at the ranks 1 and 2
     assert measures["nDCG@3"] == pytest.approx((first + 1) / 4)
     assert measures["nDCG@5"] == pytest.approx((first + 1) / 4)
 
 
-def test_propensity_scored_precision_is_a_ratio_of_sums(measures: dict[str, float | None]) -> None:
+def test_propensity_scored_precision_is_a_ratio_of_sums(measures):
     # @1 won: 0 + 8 ; best: label 1 of instance 0 (2), label 3 (8), label 0 (1)
     assert measures["PSP@1"] == pytest.approx(8 / (2 + 8 + 1))
     # @3 won: 1 + 2 + 8 ; best: 2 + 1, 8, 1
     assert measures["PSP@3"] == pytest.approx(11 / 12)
 
 
-def test_propensity_scored_ndcg_divides_both_sums_by_the_unweighted_ideal(measures: dict[str, float | None]) -> None:
+def test_propensity_scored_ndcg_divides_both_sums_by_the_unweighted_ideal(measures):
     assert measures["PSnDCG@1"] == pytest.approx(8 / 11)
     ideal = 1 + SECOND
     won = (1 * SECOND + 2 * THIRD) / ideal + 8
@@ -70,35 +68,35 @@ def test_propensity_scored_ndcg_divides_both_sums_by_the_unweighted_ideal(measur
     assert measures["PSnDCG@3"] == pytest.approx(won / best)
 
 
-def test_equal_scores_are_ordered_by_label_id() -> None:
+def test_equal_scores_are_ordered_by_label_id():
     tied = rankings([([7, 2, 5], [0.5, 0.5, 0.75])])
     assert tied.ids.tolist() == [5, 2, 7]
     assert tied.scores.tolist() == [0.75, 0.5, 0.5]
 
 
-def test_no_true_label_found_anywhere() -> None:
+def test_no_true_label_found_anywhere():
     measures = evaluate(rankings([([1], [1.0])]), LabelSets.of([[0]]), np.ones(2))
     assert measures["MRR"] == 0.0
     assert measures["HR"] is None
     assert measures["PSP@1"] == 0.0
 
 
-def test_nothing_at_all() -> None:
+def test_nothing_at_all():
     measures = evaluate(rankings([]), LabelSets.of([]), np.ones(0))
     assert measures.pop("HR") is None
     assert set(measures.values()) == {0.0}
 
 
-def test_instances_without_true_labels_only() -> None:
+def test_instances_without_true_labels_only():
     measures = evaluate(rankings([([1], [1.0])]), LabelSets.of([[]]), np.ones(2))
     assert measures["R@1"] == measures["P@1"] == measures["PSnDCG@5"] == 0.0
 
 
-def test_repeated_true_labels_count_once() -> None:
+def test_repeated_true_labels_count_once():
     assert LabelSets.of([[4, 4, 1], []]).ids.tolist() == [4, 1]
 
 
-def test_propensity_by_hand() -> None:
+def test_propensity_by_hand():
     # 20 training instances: C = (ln 20 - 1) 2.5^0.55 = 1.9957323 * 1.6552630 = 3.3034618
     # N = 1: 1/p = 1 + C 2.5^-0.55 = 1 + ln 20 - 1 = ln 20, by construction
     weights = Propensity().weights([1, 0, 10], 20)
@@ -107,17 +105,17 @@ def test_propensity_by_hand() -> None:
     assert weights[1:].tolist() == pytest.approx([3.6431335, 1.8621552], abs=1e-7)
 
 
-def test_propensity_takes_other_constants() -> None:
+def test_propensity_takes_other_constants():
     assert Propensity(a=0.6, b=2.6).weights([1], 1000)[0] == pytest.approx(math.log(1000))
     with pytest.raises(ValueError, match="b > 0"):
         Propensity(b=0.0)
 
 
-def test_propensity_of_a_tiny_training_set_stays_at_one() -> None:
+def test_propensity_of_a_tiny_training_set_stays_at_one():
     assert Propensity().weights([0, 1], 2).tolist() == [1.0, 1.0]
 
 
-def test_rank_measures_by_hand() -> None:
+def test_rank_measures_by_hand():
     assert rank_measures(np.array([1, 5, 6, 0])) == {
         "R@1": 0.25,
         "R@5": 0.5,
@@ -174,9 +172,7 @@ def tasks(draw: st.DrawFn) -> tuple[list[tuple[list[int], list[float]]], list[li
 
 
 @given(tasks())
-def test_equals_the_plain_implementation(
-    task: tuple[list[tuple[list[int], list[float]]], list[list[int]], list[float]],
-) -> None:
+def test_equals_the_plain_implementation(task):
     ranked, true, weights = task
     measures = evaluate(rankings(ranked), LabelSets.of(true), np.array(weights))
     expected = plain(ranked, true, weights)

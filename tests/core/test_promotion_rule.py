@@ -27,7 +27,7 @@ def shown(n: int, chance: float, rng: np.random.Generator) -> list[int]:
     return np.where(rng.random(n) < chance, 1, rng.integers(0, 10, n)).tolist()
 
 
-def test_measures_by_hand() -> None:
+def test_measures_by_hand():
     score = Score()
     for rank in (1, 2, 5, 10, 0):
         score.add(rank)
@@ -35,7 +35,7 @@ def test_measures_by_hand() -> None:
     assert score.window == score.all
 
 
-def test_the_window_forgets_and_is_bounded() -> None:
+def test_the_window_forgets_and_is_bounded():
     score = Score()
     for _ in range(BLOCK * BLOCKS):
         score.add(0)
@@ -46,7 +46,7 @@ def test_the_window_forgets_and_is_bounded() -> None:
     assert len(score.blocks) == BLOCKS
 
 
-def test_nothing_takes_over_without_being_better() -> None:
+def test_nothing_takes_over_without_being_better():
     """Looked at after every instance: capital reaches 1 / alpha in at most about alpha of all runs."""
     rng = np.random.default_rng(5)
     runs, wrong, outside = 300, 0, 0
@@ -66,7 +66,7 @@ def test_nothing_takes_over_without_being_better() -> None:
 
 
 @pytest.mark.parametrize("mean", [0.1, 0.3])
-def test_a_real_difference_is_found(mean: float) -> None:
+def test_a_real_difference_is_found(mean):
     rng = np.random.default_rng(6)
     needed = []
     for _ in range(20):
@@ -83,7 +83,7 @@ def test_a_real_difference_is_found(mean: float) -> None:
     assert np.median(needed) < 6 * 2 * math.log(QUICK.needed) * 0.16 / mean**2
 
 
-def test_one_that_becomes_better_late_is_found_soon() -> None:
+def test_one_that_becomes_better_late_is_found_soon():
     rng = np.random.default_rng(7)
     one = PairedComparison()
     for d in np.clip(rng.normal(-0.2, 0.4, 20_000), -1, 1).tolist():
@@ -98,7 +98,7 @@ def test_one_that_becomes_better_late_is_found_soon() -> None:
     assert one.mean < 0.0  # over all time it is still the worse one
 
 
-def test_one_that_becomes_better_after_a_long_time_is_found_as_soon() -> None:
+def test_one_that_becomes_better_after_a_long_time_is_found_as_soon():
     """By then the gamblers that never bet are all richer than what a new one begins with."""
     rng = np.random.default_rng(11)
     one = PairedComparison()
@@ -112,7 +112,7 @@ def test_one_that_becomes_better_after_a_long_time_is_found_as_soon() -> None:
     assert one.n - 60_000 < 10_000
 
 
-def test_capital_changes_hands_and_none_is_made() -> None:
+def test_capital_changes_hands_and_none_is_made():
     """Whenever a gambler begins, what all have, with what is put by for those to come, stays what it was."""
     rng = np.random.default_rng(12)
     one = PairedComparison()
@@ -127,7 +127,7 @@ def test_capital_changes_hands_and_none_is_made() -> None:
         one.add(d, ALPHA)
 
 
-def test_the_interval_holds_a_mean_that_is_not_zero() -> None:
+def test_the_interval_holds_a_mean_that_is_not_zero():
     rng = np.random.default_rng(8)
     one = PairedComparison()
     for d in rng.choice([-0.5, 1.0], 3000).tolist():
@@ -136,7 +136,7 @@ def test_the_interval_holds_a_mean_that_is_not_zero() -> None:
     assert 0.0 < low < 0.25 < high < 0.5
 
 
-def test_promotes_and_rolls_back_by_one_rule() -> None:
+def test_promotes_and_rolls_back_by_one_rule():
     rng = np.random.default_rng(9)
     contest = Contest(served="live", alpha=ALPHA)
     for live, batch in zip(shown(2000, 0.4, rng), shown(2000, 0.7, rng), strict=True):
@@ -155,7 +155,7 @@ def test_promotes_and_rolls_back_by_one_rule() -> None:
     assert (back.kind, back.version) == ("roll back", "live")
 
 
-def test_few_instances_decide_nothing() -> None:
+def test_few_instances_decide_nothing():
     contest = Contest(served="live", alpha=ALPHA)
     for _ in range(QUICK.min_events - 1):
         contest.add({"live": 0, "v": 1})
@@ -165,7 +165,7 @@ def test_few_instances_decide_nothing() -> None:
     assert contest.decide(QUICK, ["v"], []) is not None
 
 
-def test_goes_on_from_what_was_kept_as_if_it_had_never_stopped() -> None:
+def test_goes_on_from_what_was_kept_as_if_it_had_never_stopped():
     rng = np.random.default_rng(10)
     whole, kept = Contest(served="live", alpha=ALPHA), Contest(served="live", alpha=ALPHA)
     for i, (live, batch) in enumerate(zip(shown(1500, 0.5, rng), shown(1500, 0.6, rng), strict=True)):
@@ -176,7 +176,7 @@ def test_goes_on_from_what_was_kept_as_if_it_had_never_stopped() -> None:
     assert kept == whole
 
 
-def test_forgets_former_challengers() -> None:
+def test_forgets_former_challengers():
     contest = Contest(served="live", alpha=ALPHA)
     contest.add({"live": 1, "v": 1, "w": 2})
     contest.retain(["w"])
@@ -185,6 +185,6 @@ def test_forgets_former_challengers() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"alpha": 0.9}, {"min_events": 0}])
-def test_refuses_wrong_parameters(wrong: dict) -> None:
+def test_refuses_wrong_parameters(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         GateParams(**wrong)

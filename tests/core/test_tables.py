@@ -1,7 +1,5 @@
 """Tables as instances: roles of columns, types of cells, and errors with the line."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import io
@@ -198,7 +196,7 @@ def test_values_of_features():
     [(["x"], ("x",)), ([7], ("7",)), ([7.0, None], ("7",)), ([[1, 2]], ("1", "2")), ([float("nan")], ())],
     ids=["string", "integer", "integer as float", "list", "nan"],
 )
-def test_typed_labels(given: list[Any], expected: tuple[str, ...]):
+def test_typed_labels(given, expected):
     first, *_ = read_batches([batch(label=given)], TableColumns())
     assert first.labels == expected
 
@@ -226,7 +224,7 @@ def test_typed_labels(given: list[Any], expected: tuple[str, ...]):
     ],
     ids=range(11),
 )
-def test_wrong_types_are_refused(columns: dict[str, Any], message: str):
+def test_wrong_types_are_refused(columns, message):
     with pytest.raises(Malformed, match=re.escape(message)):
         list(read_batches([batch(**columns)], TableColumns(), "f"))
     bad: list[Malformed] = []

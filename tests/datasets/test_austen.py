@@ -1,7 +1,5 @@
 """The word-prediction stream has the counts that its definition promises."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter
@@ -9,11 +7,11 @@ from collections import Counter
 from abound.datasets.austen import TEMPLATES, context, features_of, novels, stream, words_of
 
 
-def test_words() -> None:
+def test_words():
     assert words_of("'Tis _the_ Don't-Know's, 1817: Élinor’s'") == ["tis", "the", "don't", "know's", "élinor’s"]
 
 
-def test_counts_of_the_set() -> None:
+def test_counts_of_the_set():
     counts = Counter(itertools.chain.from_iterable(novels()))
     assert counts.total() == 724_858
     assert len(counts) == 14_072
@@ -22,7 +20,7 @@ def test_counts_of_the_set() -> None:
     assert round(sum(count for _, count in counts.most_common(10)) / counts.total(), 3) == 0.228
 
 
-def test_distinct_words_on_their_offsets() -> None:
+def test_distinct_words_on_their_offsets():
     singles = set()
     for novel in novels():
         padded = ["|"] * 3 + list(novel) + ["|"] * 3
@@ -31,7 +29,7 @@ def test_distinct_words_on_their_offsets() -> None:
     assert len(singles) == 84_434
 
 
-def test_features_read_well() -> None:
+def test_features_read_well():
     assert len(TEMPLATES) == 15
     features = features_of(["a", "b", "c", "X", "d", "e", "f"], 3)
     assert list(features.items()) == [
@@ -53,7 +51,7 @@ def test_features_read_well() -> None:
     ]
 
 
-def test_the_stream_starts_with_the_first_novel() -> None:
+def test_the_stream_starts_with_the_first_novel():
     first, second = itertools.islice(stream(), 2)
     assert first.labels == ("sense",)
     assert json.loads(first.features or b"")["-1"] == "|"
@@ -61,12 +59,12 @@ def test_the_stream_starts_with_the_first_novel() -> None:
     assert json.loads(second.features or b"")["-2,-1,+1"] == "| sense sensibility"
 
 
-def test_novels_do_not_run_into_each_other() -> None:
+def test_novels_do_not_run_into_each_other():
     last_of_first = next(itertools.islice(stream(), len(novels()[0]) - 1, None))
     assert json.loads(last_of_first.features or b"")["+1"] == "|"
 
 
-def test_a_shuffled_stream_is_fixed_by_its_seed() -> None:
+def test_a_shuffled_stream_is_fixed_by_its_seed():
     def labels(seed: int) -> list[str]:
         return [instance.labels[0] for instance in itertools.islice(stream(seed), 20)]
 
@@ -74,7 +72,7 @@ def test_a_shuffled_stream_is_fixed_by_its_seed() -> None:
     assert labels(3) != labels(4)
 
 
-def test_a_context() -> None:
+def test_a_context():
     features = json.loads(context("It is a truth universally", "that a").features or b"")
     assert features["-1"] == "universally"
     assert features["-1,+1"] == "universally that"

@@ -1,7 +1,5 @@
 """Files by name: formats, compressions, damage, and memory that does not grow with the file."""
 
-from __future__ import annotations
-
 import datetime
 import gzip
 import sys
@@ -39,20 +37,20 @@ def compressed(data: bytes, ending: str) -> bytes:
         (".tsv", b"text\tlabel\na\tx\nb\t\n"),
     ],
 )
-def test_every_format_and_compression(tmp_path: Path, form: str, data: bytes, ending: str) -> None:
+def test_every_format_and_compression(tmp_path, form, data, ending):
     path = tmp_path / f"some.name{form}{ending}"
     path.write_bytes(compressed(data, ending))
     assert [len(instance.labels) for instance in read_file(str(path))] == [1, 0]
     assert size_of(str(path)) == path.stat().st_size
 
 
-def test_zstandard_frames_one_after_the_other(tmp_path: Path) -> None:
+def test_zstandard_frames_one_after_the_other(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(compressed(LINES, ".zst") * 2)
     assert len(list(read_file(str(path)))) == 4
 
 
-def test_standard_input_is_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_json_lines(tmp_path, monkeypatch):
     path = tmp_path / "piped"
     path.write_bytes(LINES)
     with path.open() as piped:
@@ -62,7 +60,7 @@ def test_standard_input_is_json_lines(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "txt", "a.parquet.gz", "a.gz", "a.txt.bz2", "a.jsonl.zst.gz"])
-def test_unknown_formats(name: str) -> None:
+def test_unknown_formats(name):
     with pytest.raises(Malformed, match="cannot tell the format"):
         format_of(name)
 
@@ -87,7 +85,7 @@ def columnar(path: Path, wrong: bool = False) -> str:
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow"])
-def test_columnar_files(tmp_path: Path, name: str) -> None:
+def test_columnar_files(tmp_path, name):
     told: list[int] = []
     found = list(read_file(columnar(tmp_path / name), told.append))
     assert [(one.text, one.labels, one.line) for one in found] == [("a", ("x", "y"), 1), ("", (), 2), ("c", ("z",), 3)]
@@ -100,7 +98,7 @@ def test_columnar_files(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
-def test_wrong_columnar_files(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_columnar_files(tmp_path, name, monkeypatch):
     path = tmp_path / name
     columnar(path, wrong=True)
     with pytest.raises(Malformed, match=f"{name}: line 1: wrong: a dict"):
@@ -121,14 +119,14 @@ def test_wrong_columnar_files(tmp_path: Path, name: str, monkeypatch: pytest.Mon
         list(read_file(str(path)))
 
 
-def test_columnar_files_need_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columnar_files_need_a_library(tmp_path, monkeypatch):
     path = columnar(tmp_path / "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(Malformed, match=r"needs pyarrow: pip install 'abound\[arrow\]'"):
         list(read_file(path))
 
 
-def test_files_of_other_file_systems() -> None:
+def test_files_of_other_file_systems():
     memory = fsspec.filesystem("memory")
     memory.pipe("/tables/a.csv.gz", gzip.compress(b"text,label\na,x\n"))
     memory.pipe("/tables/a.parquet", b"")
@@ -140,7 +138,7 @@ def test_files_of_other_file_systems() -> None:
             list(read_file(name.removesuffix(": no such file")))
 
 
-def test_only_tables_have_columns() -> None:
+def test_only_tables_have_columns():
     check_columns("a.csv", TableColumns(label="x"))
     check_columns("a.jsonl", TableColumns(ignore=("id",)))
     with pytest.raises(Malformed, match=r"a\.txt: only CSV"):
@@ -149,48 +147,48 @@ def test_only_tables_have_columns() -> None:
         check_columns("-", TableColumns(label="x"))
 
 
-def test_errors_name_file_and_line(tmp_path: Path) -> None:
+def test_errors_name_file_and_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(LINES + b"{")
     with pytest.raises(Malformed, match=r"a\.jsonl: line 3: not an instance in JSON"):
         list(read_file(str(path)))
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path):
     with pytest.raises(Malformed, match=r"none\.jsonl: no such file"):
         list(read_file(str(tmp_path / "none.jsonl")))
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_no_compressed_file_at_all(tmp_path: Path, ending: str) -> None:
+def test_no_compressed_file_at_all(tmp_path, ending):
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(LINES)
     with pytest.raises(Malformed, match=r"a\.jsonl"):
         list(read_file(str(path)))
 
 
-def test_a_gzip_file_cut_off(tmp_path: Path) -> None:
+def test_a_gzip_file_cut_off(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(LINES * 1000)[:-20])
     with pytest.raises(Malformed, match="damaged or cut off"):
         list(read_file(str(path)))
 
 
-def test_a_zstandard_file_cut_off(tmp_path: Path) -> None:
+def test_a_zstandard_file_cut_off(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(compressed(LINES * 1000, ".zst")[:-20])
     with pytest.raises(Malformed, match="damaged or cut off"):
         list(read_file(str(path)))
 
 
-def test_a_zstandard_file_that_lacks_its_second_frame_s_end(tmp_path: Path) -> None:
+def test_a_zstandard_file_that_lacks_its_second_frame_s_end(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(compressed(LINES, ".zst") + compressed(LINES, ".zst")[:6])
     with pytest.raises(Malformed, match="damaged or cut off"):
         list(read_file(str(path)))
 
 
-def test_memory_is_bounded(tmp_path: Path) -> None:
+def test_memory_is_bounded(tmp_path):
     path = tmp_path / "large.jsonl.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         for _ in range(20):
@@ -205,7 +203,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     assert peak < 2**20
 
 
-def test_an_endless_line_is_refused(tmp_path: Path) -> None:
+def test_an_endless_line_is_refused(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(compressed(b" " * (MAX_LINE_BYTES + 2), ".zst"))
     with pytest.raises(Malformed, match="line 1: longer than"):

@@ -1,7 +1,5 @@
 """Data sets by the class that keeps them, where the store fails on the way."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os
@@ -60,9 +58,7 @@ def environment(url: str, artifacts: ArtifactStore) -> dict[str, str]:
     return {**os.environ, "ABOUND_REDIS_URL": url, "ABOUND_ARTIFACTS_URL": artifacts.url}
 
 
-async def test_a_name_has_a_whole_file_though_the_reply_of_the_store_was_lost(
-    server: Server, proxy: Proxy, artifacts: ArtifactStore, known: DatasetRepository
-) -> None:
+async def test_a_name_has_a_whole_file_though_the_reply_of_the_store_was_lost(server, proxy, artifacts, known):
     where = environment(server.url, artifacts)
     await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), where, stays)
     proxy.lose_replies_to = b"cjson.decode"
@@ -73,17 +69,13 @@ async def test_a_name_has_a_whole_file_though_the_reply_of_the_store_was_lost(
     assert len(await artifacts.names(FOLDER)) == 1
 
 
-async def test_a_file_that_cannot_be_checked_now_is_not_wrong(
-    artifacts: ArtifactStore, known: DatasetRepository
-) -> None:
+async def test_a_file_that_cannot_be_checked_now_is_not_wrong(artifacts, known):
     with pytest.raises(ArtifactsUnavailable, match="could not be checked: the store is away"):
         await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), environment("unix:///nowhere", artifacts), stays)
     assert await artifacts.names(FOLDER) == []
 
 
-async def test_rows_of_a_large_parquet_file_in_a_remote_store_are_refused(
-    server: Server, artifacts: ArtifactStore, known: DatasetRepository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rows_of_a_large_parquet_file_in_a_remote_store_are_refused(server, artifacts, known, monkeypatch):
     table = pyarrow.table({"text": ["one", "two"], "labels": ["a", "b"]})
     file = io.BytesIO()
     pyarrow.parquet.write_table(table, file)
@@ -98,9 +90,7 @@ async def test_rows_of_a_large_parquet_file_in_a_remote_store_are_refused(
         await known.head(ArtifactStore("memory://remote"), "mine", 2)
 
 
-async def test_a_check_stops_when_the_client_has_gone(
-    server: Server, artifacts: ArtifactStore, known: DatasetRepository
-) -> None:
+async def test_a_check_stops_when_the_client_has_gone(server, artifacts, known):
     checked = asyncio.Event()
     lines = zstandard.compress(b"\n" * 2**24) * 300  # some KB that take minutes to read
 

@@ -1,7 +1,5 @@
 """Fitting and evaluating in process: against doing it by hand, and the figures of the paper's data sets."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path
@@ -67,7 +65,7 @@ def by_hand(rows: list[DatasetInstance], config: ModelConfig, passes: int) -> In
 
 
 @pytest.mark.parametrize("passes", [1, 3])
-def test_fitting_equals_learning_by_hand(passes: int) -> None:
+def test_fitting_equals_learning_by_hand(passes):
     config = ModelConfig(margin=0.3)
     rows = instances(300)
     live = fit(dataset(rows, config), config, SECRET, passes=passes)
@@ -76,7 +74,7 @@ def test_fitting_equals_learning_by_hand(passes: int) -> None:
         np.testing.assert_array_equal(live.index.to_arrays()[name], array, err_msg=name)
 
 
-def test_calibration_is_measured_on_the_best_five() -> None:
+def test_calibration_is_measured_on_the_best_five():
     """By hand, out of what the service would answer; a model that does not calibrate tells nothing of it."""
     config, rows, asked = ModelConfig(update="sls", calibrate=True), instances(400), instances(100, seed=1)
     told = evaluate(iter(rows), iter(asked), config)["calibration"]
@@ -99,7 +97,7 @@ def test_calibration_is_measured_on_the_best_five() -> None:
     assert "calibration" not in evaluate(iter(rows), iter(asked), ModelConfig())
 
 
-def test_ranking_equals_what_the_service_answers() -> None:
+def test_ranking_equals_what_the_service_answers():
     config = ModelConfig(margin=0.3)
     live = fit(dataset(instances(300), config), config, SECRET, passes=2)
     test = dataset(instances(50, seed=1), config)
@@ -111,7 +109,7 @@ def test_ranking_equals_what_the_service_answers() -> None:
     assert rank(live, test).work_per_feature > 0
 
 
-def test_work_is_connections_visited_per_active_feature() -> None:
+def test_work_is_connections_visited_per_active_feature():
     # "a" is connected with x and y, "b" with y; "c" is unknown. Visited for "a b c": 2 + 1 + 0, by 3 features.
     config = ModelConfig()
     train = dataset([DatasetInstance(text="a", labels=("x",)), DatasetInstance(text="a b", labels=("y",))], config)
@@ -121,7 +119,7 @@ def test_work_is_connections_visited_per_active_feature() -> None:
     assert rank(fit(train, narrow, SECRET), dataset([DatasetInstance(text="a b c")], narrow)).work_per_feature == 2 / 3
 
 
-def test_the_result_has_the_promised_form() -> None:
+def test_the_result_has_the_promised_form():
     result = evaluate(instances(400), instances(100, seed=1), ModelConfig(margin=0.3))
     measures = {f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)}
     assert result["metrics"].keys() == measures | {"R@1", "R@5", "MRR", "HR"}
@@ -135,13 +133,13 @@ def test_the_result_has_the_promised_form() -> None:
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_either_rule_learns_and_ranks(update: str) -> None:
+def test_either_rule_learns_and_ranks(update):
     result = evaluate(instances(400), instances(100, seed=1), ModelConfig.from_dict({"update": update}))
     assert result["metrics"]["R@1"] > 0.8
     assert result["work_per_feature"] > 1
 
 
-def test_instances_without_labels_are_not_learned_but_counted() -> None:
+def test_instances_without_labels_are_not_learned_but_counted():
     unlabelled = [DatasetInstance(text="k1w1 k2w2"), DatasetInstance(features=b"{}", labels=("kind 1",))]
     rows, test = instances(100), instances(50, seed=1)
     with_them = evaluate([*unlabelled, *rows], test, ModelConfig())
@@ -153,14 +151,14 @@ def test_instances_without_labels_are_not_learned_but_counted() -> None:
     assert with_them["metrics"]["PSP@1"] != without["metrics"]["PSP@1"]  # N_l and n are those of all training instances
 
 
-def test_labels_that_only_the_test_data_know_are_never_found() -> None:
+def test_labels_that_only_the_test_data_know_are_never_found():
     test = [*instances(50, seed=1), DatasetInstance(text="k1w1", labels=("unheard of",))]
     known = evaluate(instances(200), test[:-1], ModelConfig())["metrics"]
     with_unknown = evaluate(instances(200), test, ModelConfig())["metrics"]
     assert with_unknown["R@1"] == pytest.approx(known["R@1"] * 50 / 51)
 
 
-def test_a_shuffled_order_is_fixed_by_its_seed() -> None:
+def test_a_shuffled_order_is_fixed_by_its_seed():
     def mrr(seed: int | None) -> float:
         result = evaluate(instances(300), instances(100, seed=1), ModelConfig(), shuffle=seed)
         return float(result["metrics"]["MRR"])
@@ -169,14 +167,14 @@ def test_a_shuffled_order_is_fixed_by_its_seed() -> None:
     assert len({mrr(seed) for seed in (None, 1, 2, 3)}) > 1
 
 
-def test_nothing_to_learn_and_nothing_to_rank() -> None:
+def test_nothing_to_learn_and_nothing_to_rank():
     result = evaluate([], [], ModelConfig())
     assert result["metrics"]["R@1"] == 0.0
     assert result["metrics"]["HR"] is None
     assert result["work_per_feature"] == 0.0
 
 
-def test_data_without_anything_to_learn_are_refused() -> None:
+def test_data_without_anything_to_learn_are_refused():
     test = instances(5, seed=1)
     with pytest.raises(InvalidInstance, match="no instance has a label"):
         evaluate([DatasetInstance(text="k1w1 k2w2")] * 3, test, ModelConfig())
@@ -186,7 +184,7 @@ def test_data_without_anything_to_learn_are_refused() -> None:
         )
 
 
-def test_test_data_without_labels_are_refused() -> None:
+def test_test_data_without_labels_are_refused():
     unlabelled = [DatasetInstance(text="k1w1 k2w2")] * 3
     with pytest.raises(InvalidInstance, match="no test instance has a label"):
         evaluate(instances(20), unlabelled, ModelConfig())
@@ -195,20 +193,20 @@ def test_test_data_without_labels_are_refused() -> None:
         evaluate_method(instances(20), unlabelled, trial)
 
 
-def test_an_invalid_instance_is_named() -> None:
+def test_an_invalid_instance_is_named():
     bad = DatasetInstance(features=b'{"a": {}}', file="x.jsonl", line=7)
     with pytest.raises(Malformed, match=r"x\.jsonl: line 7: features\.a"):
         evaluate([bad], [], ModelConfig())
 
 
-def test_memory_is_bounded_by_max_features_in_later_passes_too() -> None:
+def test_memory_is_bounded_by_max_features_in_later_passes_too():
     config = ModelConfig(max_features=20)
     live = fit(dataset(instances(200), config), config, SECRET, passes=2)
     assert len(live.features) == 20
 
 
 @needs_data
-def test_reuters() -> None:
+def test_reuters():
     """All labels, ModApte split, one pass: at least 0.84."""
     folder = Path(DATA or "", "reuters21578")
     train, test = (read_file(str(folder / name)) for name in ("train.jsonl.gz", "test.jsonl.gz"))
@@ -219,7 +217,7 @@ def test_reuters() -> None:
 
 
 @needs_data
-def test_newsgroups() -> None:
+def test_newsgroups():
     """A random 80/20 split, margin 0.5, one pass: at least 0.91 (Madani et al. have 0.865 on another version)."""
     folder = Path(DATA or "", "newsgroups20")
     rows = [row for name in ("train.jsonl.gz", "test.jsonl.gz") for row in read_file(str(folder / name))]
@@ -229,7 +227,7 @@ def test_newsgroups() -> None:
 
 
 @needs_data
-def test_extreme_classification_text() -> None:
+def test_extreme_classification_text():
     folder = Path(DATA or "", "bibtex")
     train, test = (read_file(str(folder / name)) for name in ("train.txt.gz", "test.txt.gz"))
     result = evaluate(train, test, ModelConfig(margin=0.0))
@@ -239,7 +237,7 @@ def test_extreme_classification_text() -> None:
 
 @needs_data
 @pytest.mark.parametrize(("name", "kind", "least"), [("reuters21578", "jsonl", 0.8), ("bibtex", "txt", 0.38)])
-def test_probabilities_come_true(name: str, kind: str, least: float) -> None:
+def test_probabilities_come_true(name, kind, least):
     """Also where several labels are true; F1 at a half is above that of the score at a half."""
     train, test = (read_file(str(Path(DATA or "", name, f"{part}.{kind}.gz"))) for part in ("train", "test"))
     told = evaluate(train, test, ModelConfig(update="sls", calibrate=True), shuffle=0)["calibration"]
@@ -251,7 +249,7 @@ def test_probabilities_come_true(name: str, kind: str, least: float) -> None:
 
 
 @pytest.mark.long
-def test_austen() -> None:
+def test_austen():
     """A random tenth held out, margin 0, one pass: at least 0.27 (the paper: 0.272)."""
     rows = list(stream(seed=0))
     cut = len(rows) // 10

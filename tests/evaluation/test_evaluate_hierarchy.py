@@ -1,7 +1,5 @@
 """Evaluating with classes above the labels."""
 
-from __future__ import annotations
-
 import pytest
 import typer
 

@@ -1,7 +1,5 @@
 """The examples do what they say, against a running service."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -20,7 +18,6 @@ import redis
 from abound.client import Client, Model
 from examples import queue_consumer, web_form
 from tests.support.served import Served, fresh_model, served
-from tests.support.valkey import Server
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
@@ -41,7 +38,7 @@ async def browser_of_the_form() -> AsyncIterator[httpx.AsyncClient]:
         yield browser
 
 
-async def test_the_form_suggests_what_it_was_taught(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_form_suggests_what_it_was_taught(service, monkeypatch):
     monkeypatch.setenv("ABOUND_URL", service.url)
     async with browser_of_the_form() as browser:
         assert "Which subject?" in (await browser.get("/")).text
@@ -64,14 +61,14 @@ async def test_the_form_suggests_what_it_was_taught(service: Served, monkeypatch
         assert "Too late" in (await browser.post("/learn", data={"id": "0" * 32, "label": "grain"})).text
 
 
-async def test_the_form_outlives_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_form_outlives_the_service(monkeypatch):
     monkeypatch.setenv("ABOUND_URL", "http://127.0.0.1:1")
     async with browser_of_the_form() as browser:
         assert "No suggestions: no service answers" in (await browser.post("/suggest", data={"text": "a"})).text
         assert "Not learned: no service answers" in (await browser.post("/learn", data={"id": "0", "label": "a"})).text
 
 
-async def test_what_is_not_utf8_is_refused_by_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_utf8_is_refused_by_the_form(monkeypatch):
     monkeypatch.setenv("ABOUND_URL", "http://127.0.0.1:1")
     async with browser_of_the_form() as browser:
         for path in ("/suggest", "/learn"):
@@ -86,7 +83,7 @@ def one_of(pattern: str, text: str) -> str:
     return found[1]
 
 
-def test_a_message_is_learned_once_although_it_comes_twice(service: Served, own_server: Server) -> None:
+def test_a_message_is_learned_once_although_it_comes_twice(service, own_server):
     name = fresh_model(service)
     with own_server.client() as store, Client(service.url) as client:
         store.flushall()
@@ -110,9 +107,7 @@ def test_a_message_is_learned_once_although_it_comes_twice(service: Served, own_
         assert [one.label for one in model.classify(text="word3", k=1).labels] == ["label3"]
 
 
-def test_a_message_that_the_model_does_not_take_now_keeps_up_no_other(
-    service: Served, own_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_message_that_the_model_does_not_take_now_keeps_up_no_other(service, own_server, monkeypatch, capsys):
     name = fresh_model(service)
     monkeypatch.setattr(queue_consumer, "TOGETHER", 2)
     with own_server.client() as store, Client(service.url) as client:
@@ -149,9 +144,7 @@ def test_a_message_that_the_model_does_not_take_now_keeps_up_no_other(
 
 
 @pytest.mark.parametrize("by", ["argument", "environment"])
-def test_the_consumer_is_told_which_service(
-    by: str, service: Served, own_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_consumer_is_told_which_service(by, service, own_server, monkeypatch):
     name = fresh_model(service)
     keys = []
 
@@ -171,7 +164,7 @@ def test_the_consumer_is_told_which_service(
     assert keys == ["a.key"]
 
 
-def test_a_message_that_cannot_be_learned_now_stays_in_the_queue(own_server: Server) -> None:
+def test_a_message_that_cannot_be_learned_now_stays_in_the_queue(own_server):
     with own_server.client() as store, Client("http://127.0.0.1:1", pause=lambda seconds: None) as client:
         store.flushall()
         store.xadd("routed", {"text": "a", "labels": "b"})
@@ -183,7 +176,7 @@ def test_a_message_that_cannot_be_learned_now_stays_in_the_queue(own_server: Ser
 
 
 @pytest.mark.timeout(300)
-def test_the_notebook_runs_from_the_top_to_the_end(service: Served) -> None:
+def test_the_notebook_runs_from_the_top_to_the_end(service):
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     program = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     environment = {**os.environ, "ABOUND_URL": service.url}
@@ -197,7 +190,7 @@ def test_the_notebook_runs_from_the_top_to_the_end(service: Served) -> None:
     assert "3003 learned, 4 labels" in done.stdout
 
 
-def test_the_notebook_has_no_outputs_to_go_stale() -> None:
+def test_the_notebook_has_no_outputs_to_go_stale():
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     assert len(cells) > 4
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)

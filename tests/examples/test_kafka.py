@@ -1,7 +1,5 @@
 """The Kafka consumer, against a service and the mock cluster of librdkafka, which speaks the protocol of Kafka."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator
@@ -65,7 +63,7 @@ def taken(consumer: Consumer, n: int) -> list[Message]:
     return messages
 
 
-def test_each_message_is_learned_once(service: Served, producer: Producer) -> None:
+def test_each_message_is_learned_once(service, producer):
     name = fresh_model(service)
     send(producer, "routed", *map(routed, range(700)), b'{"text": "no label", "labels": []}', b"not JSON")
     with Client(service.url) as client:
@@ -90,9 +88,7 @@ def test_each_message_is_learned_once(service: Served, producer: Producer) -> No
     group.close()
 
 
-def test_nothing_is_committed_until_the_service_takes_it(
-    service: Served, producer: Producer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_committed_until_the_service_takes_it(service, producer, monkeypatch, capsys):
     name = fresh_model(service, max_classes=2)
     send(producer, "full", b"not JSON", *map(routed, range(3)))
     consumer = consumer_of(producer, "full")

@@ -1,7 +1,5 @@
 """The ML backend answers the requests that Label Studio 1.23.2 sent, recorded without tokens."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -39,7 +37,7 @@ async def label_studio(monkeypatch: pytest.MonkeyPatch, url: str, model: str) ->
         yield client
 
 
-async def test_a_recorded_project_is_learned_and_predicted(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recorded_project_is_learned_and_predicted(service, monkeypatch):
     name = fresh_model(service, update="sls")
     async with label_studio(monkeypatch, service.url, name) as client:
         assert (await client.get("/health")).json() == {"status": "UP", "model_class": "Abound"}
@@ -72,9 +70,7 @@ async def test_a_recorded_project_is_learned_and_predicted(service: Served, monk
 
 
 @pytest.mark.parametrize("data", [{"other": 1}, {"text": None}], ids=["absent", "null"])
-async def test_a_task_without_a_text_is_neither_learned_nor_predicted(
-    service: Served, monkeypatch: pytest.MonkeyPatch, data: dict[str, object]
-) -> None:
+async def test_a_task_without_a_text_is_neither_learned_nor_predicted(service, monkeypatch, data):
     body, annotated = copy.deepcopy(PREDICT), copy.deepcopy(BUG)
     body["tasks"][1]["data"] = annotated["task"]["data"] = data
     async with label_studio(monkeypatch, service.url, fresh_model(service)) as client:
@@ -84,7 +80,7 @@ async def test_a_task_without_a_text_is_neither_learned_nor_predicted(
         assert [len(one["result"]) for one in results] == [1, 0, 1]
 
 
-async def test_a_task_may_have_a_number_as_its_text(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_may_have_a_number_as_its_text(service, monkeypatch):
     name = fresh_model(service)
     body = copy.deepcopy(BILLING)
     body["task"]["data"]["text"] = 12345
@@ -93,7 +89,7 @@ async def test_a_task_may_have_a_number_as_its_text(service: Served, monkeypatch
     assert service.learned(name) == 1
 
 
-async def test_failures_are_answered_with_their_reason(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failures_are_answered_with_their_reason(service, monkeypatch):
     async with label_studio(monkeypatch, service.url, "absent") as client:
         answer = await client.post("/webhook", json=BILLING)
         assert answer.status_code == 502
@@ -106,7 +102,7 @@ async def test_failures_are_answered_with_their_reason(service: Served, monkeypa
         assert (await client.post("/setup", json=SETUP | {"schema": "<View>"})).status_code == 422
 
 
-def test_the_interface_says_what_is_labelled() -> None:
+def test_the_interface_says_what_is_labelled():
     other = '<Image name="i" value="$image"/><Choices name="a" toName="i"/>'
     choices = '<Choices name="c" toName="t"><Choice value="Bills" alias="billing"/><Choice value="bug"/></Choices>'
     control = control_of(f'<View>{other}<Text name="t" value="$body"/>{choices}</View>')

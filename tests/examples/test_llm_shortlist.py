@@ -1,7 +1,5 @@
 """The example with a language model: an endpoint that answers as it is told, and a running service."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -67,7 +65,7 @@ def model(service: Served) -> Iterator[Model]:
         yield model
 
 
-def test_the_shortlist_is_the_prompt_and_only_its_labels_are_accepted(endpoint: str, model: Model) -> None:
+def test_the_shortlist_is_the_prompt_and_only_its_labels_are_accepted(endpoint, model):
     Endpoint.answer = 'Sure: ["l7", "an invention", "l7", 3]'
     text = "word7 word7 word7 " + " ".join(f"word{number}" for number in range(30))
     assert suggest(model, Chooser(endpoint, "small", "secret"), text) == ["l7"]
@@ -80,23 +78,23 @@ def test_the_shortlist_is_the_prompt_and_only_its_labels_are_accepted(endpoint: 
     assert listed[0] == {"label": "l7", "name": "Charged twice"}
 
 
-def test_a_choice_of_none_leaves_the_first(endpoint: str, model: Model) -> None:
+def test_a_choice_of_none_leaves_the_first(endpoint, model):
     Endpoint.answer = "[]"
     assert suggest(model, Chooser(endpoint, "small", "secret"), "charged word3") == ["l3"]
 
 
 @pytest.mark.parametrize(("content", "labels"), [('```json\n["a"]\n```', ["a"]), ('["A", "b"]', ["b"]), ("[]", [])])
-def test_an_answer_is_read(content: str, labels: list[str]) -> None:
+def test_an_answer_is_read(content, labels):
     assert accepted(content, ["a", "b"]) == labels
 
 
 @pytest.mark.parametrize("content", ["a", "", "[a]"])
-def test_an_answer_that_is_no_list_is_an_error(content: str) -> None:
+def test_an_answer_that_is_no_list_is_an_error(content):
     with pytest.raises(ValueError, match="without a list"):
         accepted(content, ["a"])
 
 
-def test_only_a_reply_is_learned(service: Served, model: Model) -> None:
+def test_only_a_reply_is_learned(service, model):
     before = service.learned(model.name)
     assert learn(model, "charged word3", ["l3"], "") == []
     assert service.learned(model.name) == before
@@ -112,7 +110,7 @@ def run(service: Served, endpoint: str, model: Model, key: str, reply: str) -> s
     return subprocess.run(words, cwd=ROOT, input=reply, capture_output=True, text=True, env={**os.environ, **names})
 
 
-def test_the_program_suggests_asks_and_learns(service: Served, endpoint: str, model: Model) -> None:
+def test_the_program_suggests_asks_and_learns(service, endpoint, model):
     Endpoint.answer = '["l7"]'
     done = run(service, endpoint, model, "secret", "y\n")
     assert (done.returncode, done.stdout) == (

@@ -1,7 +1,5 @@
 """The hook for paperless-ngx, as a process, against a service and a server with the documented REST API."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -95,7 +93,7 @@ def run(paperless: str, url: str, model: str, *options: str, **environment: str)
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | added | environment)
 
 
-def test_reviewed_documents_are_learned_and_new_ones_tagged(service: Served, paperless: str) -> None:
+def test_reviewed_documents_are_learned_and_new_ones_tagged(service, paperless):
     name = fresh_model(service, update="sls")
     for _ in range(2):  # each state of a document is learned once
         done = run(paperless, service.url, name, "--learn")
@@ -112,9 +110,7 @@ def test_reviewed_documents_are_learned_and_new_ones_tagged(service: Served, pap
     assert service.learned(name) == 4
 
 
-def test_documents_with_a_renamed_tag_are_learned_once_more(
-    service: Served, paperless: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_with_a_renamed_tag_are_learned_once_more(service, paperless, monkeypatch):
     name = fresh_model(service)
     assert run(paperless, service.url, name, "--learn").stdout == "3 documents learned\n"
     monkeypatch.setattr(Paperless, "tags", ((INBOX, "inbox"), (BILL, "invoice"), (CONTRACT, "contract")))
@@ -124,7 +120,7 @@ def test_documents_with_a_renamed_tag_are_learned_once_more(
     assert service.learned(name) == 5
 
 
-def test_a_failure_leaves_the_document_as_it_is(service: Served, paperless: str) -> None:
+def test_a_failure_leaves_the_document_as_it_is(service, paperless):
     done = run(paperless, service.url, "absent", DOCUMENT_ID="4")
     assert done.returncode == 1
     assert "absent" in done.stderr

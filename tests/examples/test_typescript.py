@@ -1,7 +1,5 @@
 """The TypeScript example: its types are those of the API, its client compiles, and it talks to a running service."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -46,14 +44,14 @@ def service() -> Iterator[Served]:
         yield running
 
 
-def test_the_types_are_those_of_the_committed_document(folder: Path) -> None:
+def test_the_types_are_those_of_the_committed_document(folder):
     committed = (folder / "schema.d.ts").read_text()
     done = run(folder, "npm", "run", "types")
     assert done.returncode == 0, done.stderr
     assert (folder / "schema.d.ts").read_text() == committed, "cd examples/typescript && npm ci && npm run types"
 
 
-def test_the_client_teaches_and_asks(folder: Path, service: Served) -> None:
+def test_the_client_teaches_and_asks(folder, service):
     for script in ("check", "build"):
         done = run(folder, "npm", "run", script)
         assert done.returncode == 0, done.stdout
@@ -68,7 +66,7 @@ def test_the_client_teaches_and_asks(folder: Path, service: Served) -> None:
     assert "there is no model 'absent' (404)" in refused.stderr
 
 
-def test_a_wrong_path_and_a_value_of_a_wrong_type_do_not_compile(folder: Path) -> None:
+def test_a_wrong_path_and_a_value_of_a_wrong_type_do_not_compile(folder):
     client = (folder / "client.ts").read_text()
     right = ('"/models/{model}/classify"', "{ text, labels }")
     assert [client.count(one) for one in right] == [1, 1]

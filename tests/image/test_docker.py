@@ -3,8 +3,6 @@
 They take minutes, the ports of the compose file, and a registry for the images that it names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex
@@ -63,14 +61,14 @@ def until_ready(started: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"not ready after {STARTS_SECONDS:g} seconds")
 
 
-def test_the_image_with_an_extra_has_what_a_bucket_takes() -> None:
+def test_the_image_with_an_extra_has_what_a_bucket_takes():
     [command] = block_of(__file__).commands
     subprocess.run(shlex.split(command.text), cwd=ROOT, check=True)
     asked = ["docker", "run", "--rm", "abound", "python3", "-c", "import s3fs"]
     subprocess.run(asked, check=True)
 
 
-def test_what_the_compose_file_starts_learns_and_answers(running: subprocess.Popen[bytes]) -> None:
+def test_what_the_compose_file_starts_learns_and_answers(running):
     until_ready(running)
     learned = httpx.post(f"{URL}/learn", json={"text": "wheat prices rose", "labels": ["grain"]})
     assert learned.status_code == 200, learned.text

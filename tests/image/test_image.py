@@ -3,8 +3,6 @@
 It takes the image ``abound`` that ``make image BUILDER=buildah`` has built, where there is one of this very code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -64,7 +62,7 @@ def differs(here: Path, there: Path) -> Path | None:
 
 
 @pytest.mark.parametrize("folder", ["core/abound_core/index", "core", "service/abound/web"])
-def test_an_image_of_other_code_is_told(folder: str, tmp_path: Path) -> None:
+def test_an_image_of_other_code_is_told(folder, tmp_path):
     for top in ("here", "there"):
         (tmp_path / top / folder).mkdir(parents=True)
         (tmp_path / top / folder / "one.py").write_text("1")
@@ -156,7 +154,7 @@ def is_ready(url: str) -> bool:
         return False
 
 
-def test_it_is_ready_and_nothing_compiles(running: Running) -> None:
+def test_it_is_ready_and_nothing_compiles(running):
     print(f"ready {running.seconds:.1f} s after its start, of which {running.worked:.1f} s of a processor")
     with httpx.Client(base_url=running.url, timeout=30) as http:
         learned = http.post("/learn", json={"text": "wheat rises", "features": {"a": ["b"]}, "labels": ["grain"]})
@@ -174,7 +172,7 @@ def test_it_is_ready_and_nothing_compiles(running: Running) -> None:
     assert SAVED not in said
 
 
-def test_its_root_cannot_be_written_and_its_user_is_nobody_special(running: Running) -> None:
+def test_its_root_cannot_be_written_and_its_user_is_nobody_special(running):
     mounts = Path(f"/proc/{running.process.pid}/mounts").read_text().splitlines()
     options = {line.split()[1]: line.split()[3].split(",") for line in mounts}
     root = next(path for path in options if path == "/" or path.endswith("/root"))
@@ -183,14 +181,14 @@ def test_its_root_cannot_be_written_and_its_user_is_nobody_special(running: Runn
     assert running.config["User"] == "10001:10001"
 
 
-def test_it_brings_nothing_that_builds(container: tuple[Path, dict[str, Any]]) -> None:
+def test_it_brings_nothing_that_builds(container):
     root, _ = container
     assert not list(root.glob("opt/abound/venv/lib/python3*/site-packages/pip"))
     assert not (root / "opt/abound/app/tests").exists()
     assert list((root / "opt/abound/kernels").rglob("*.nbc"))
 
 
-def test_it_ends_in_order(running: Running) -> None:
+def test_it_ends_in_order(running):
     """Last: nothing runs after it."""
     assert running.config["StopSignal"] == "SIGTERM"
     running.process.send_signal(signal.SIGTERM)

@@ -1,7 +1,5 @@
 """The kernels come compiled: a copy of what cannot be written, in a place that can, is all that a start needs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -30,7 +28,7 @@ def started(compiled: Path, place: Path) -> str:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # the first run on a machine compiles
-def test_what_was_compiled_is_copied_and_nothing_is_compiled_again(tmp_path: Path) -> None:
+def test_what_was_compiled_is_copied_and_nothing_is_compiled_again(tmp_path):
     warmup()
     compiled, place = Path(os.environ["NUMBA_CACHE_DIR"]), tmp_path / "tmpfs" / "kernels"
     said = started(compiled, place)
@@ -41,7 +39,7 @@ def test_what_was_compiled_is_copied_and_nothing_is_compiled_again(tmp_path: Pat
     assert SAVED not in started(compiled, place)
 
 
-def test_a_start_that_ended_while_it_copied_leaves_nothing_that_the_next_one_takes(tmp_path: Path) -> None:
+def test_a_start_that_ended_while_it_copied_leaves_nothing_that_the_next_one_takes(tmp_path):
     compiled, place, programs = tmp_path / "compiled", tmp_path / "tmp" / "kernels", tmp_path / "programs"
     compiled.mkdir()
     (compiled / "one.nbi").write_text("whole")
@@ -59,7 +57,7 @@ def test_a_start_that_ended_while_it_copied_leaves_nothing_that_the_next_one_tak
     assert [one.name for one in place.parent.iterdir()] == ["kernels"]
 
 
-def test_what_is_compiled_after_all_would_show(tmp_path: Path) -> None:
+def test_what_is_compiled_after_all_would_show(tmp_path):
     (tmp_path / "small.py").write_text("import numba\n\n\n@numba.njit(cache=True)\ndef same(x):\n    return x\n")
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "NUMBA_DEBUG_CACHE": "1"}
     words = [sys.executable, "-c", "import small; small.same(1)"]
@@ -106,7 +104,7 @@ for name, method in registry.METHODS.items():
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_no_choice_of_a_parameter_needs_a_kernel_that_the_image_has_not() -> None:
+def test_no_choice_of_a_parameter_needs_a_kernel_that_the_image_has_not():
     """Counted by what is compiled or loaded in one process, so whatever lies in the cache of this machine."""
     done = subprocess.run([sys.executable, "-c", COMPILES], capture_output=True, text=True, cwd=ROOT, timeout=580)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,5 @@
 """A model's file: whatever comes in its place is refused with a sentence, or is the model that was written."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import struct
@@ -94,7 +92,7 @@ def with_head(changes: dict[str, object], body: bytes = BODY) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 7, 33, 10_000, 10**9])
-def test_a_file_is_the_model_however_it_comes(size: int) -> None:
+def test_a_file_is_the_model_however_it_comes(size):
     if size == 1:
         assert asyncio.run(digest_of(read(FILE, 997))) == DIGEST
         return
@@ -126,25 +124,25 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
         (with_head({"state": []}), Corrupted, "cannot be read"),
     ],
 )
-def test_each_damage_is_refused_and_named(data: bytes, kind: type[Exception], what: str) -> None:
+def test_each_damage_is_refused_and_named(data, kind, what):
     with pytest.raises(kind, match=what):
         read(data)
 
 
 @given(st.binary(max_size=300))
-def test_anything_at_all_is_refused(data: bytes) -> None:
+def test_anything_at_all_is_refused(data):
     with pytest.raises(REFUSALS):
         read(data)
 
 
 @given(st.integers(0, len(FILE) - 1), st.integers(1, 255))
-def test_a_flipped_byte_anywhere_is_noticed(place: int, change: int) -> None:
+def test_a_flipped_byte_anywhere_is_noticed(place, change):
     with pytest.raises(REFUSALS):
         read(FILE[:place] + bytes([FILE[place] ^ change]) + FILE[place + 1 :])
 
 
 @given(st.integers(0, len(FILE) - 1))
-def test_a_file_cut_off_anywhere_is_noticed(end: int) -> None:
+def test_a_file_cut_off_anywhere_is_noticed(end):
     with pytest.raises(Corrupted):
         read(FILE[:end])
 
@@ -157,7 +155,7 @@ values = st.recursive(
 
 
 @given(st.sampled_from(sorted(HEAD)), values)
-def test_a_head_with_anything_in_a_field_is_refused_or_gives_the_same_model(field: str, value: object) -> None:
+def test_a_head_with_anything_in_a_field_is_refused_or_gives_the_same_model(field, value):
     """As from somebody who can make checksums: an error of ours, or the state that the digest names."""
     try:
         data = with_head({field: value})
@@ -171,9 +169,7 @@ def test_a_head_with_anything_in_a_field_is_refused_or_gives_the_same_model(fiel
 
 
 @given(st.integers(0, 20), st.sampled_from(["name", "dtype", "shape"]), values)
-def test_an_array_that_says_anything_of_itself_is_refused_or_gives_the_same_model(
-    number: int, field: str, value: object
-) -> None:
+def test_an_array_that_says_anything_of_itself_is_refused_or_gives_the_same_model(number, field, value):
     arrays = [dict(array) for array in HEAD["arrays"]]
     arrays[number % len(arrays)][field] = value
     try:
@@ -210,7 +206,7 @@ MADE: dict[str, LiveModel] = {}
 @pytest.mark.parametrize("config", NUMBERS)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_other_numbers_in_a_file_take_no_more_than_a_small_multiple_of_it(config: str, data: st.DataObject) -> None:
+def test_other_numbers_in_a_file_take_no_more_than_a_small_multiple_of_it(config, data):
     """As from somebody who can make checksums: whatever the numbers are, a refusal or a model, in bounded memory."""
     arrays, state = made(config)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -226,7 +222,7 @@ def test_other_numbers_in_a_file_take_no_more_than_a_small_multiple_of_it(config
 
 @pytest.mark.parametrize("config", NUMBERS)
 @pytest.mark.parametrize("name", ["index/class_ids", "index/lengths", "labels/lengths", "features/free"])
-def test_an_id_or_a_length_that_is_huge_takes_no_memory(config: str, name: str) -> None:
+def test_an_id_or_a_length_that_is_huge_takes_no_memory(config, name):
     for value in (2**15, 2**28, 2**31 - 1):
         arrays, state = made(config)
         flat = arrays[name]
@@ -266,7 +262,7 @@ def numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[float]:
     return st.sampled_from([0, 1, int(info.max) // 3, int(info.max)]) | st.integers(int(info.min), int(info.max))
 
 
-def test_a_size_that_is_only_said_takes_no_memory() -> None:
+def test_a_size_that_is_only_said_takes_no_memory():
     claimed = [{"name": "index/weights", "dtype": "<f4", "shape": [2**28]}]
     parts = [{"size": 2**26, "checksum": "0" * 32}] * 16
     file = with_head({"arrays": claimed, "parts": parts})

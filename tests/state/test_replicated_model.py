@@ -1,7 +1,5 @@
 """One model of a replica by itself: its tables grow in another thread and nobody can tell."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 
@@ -48,9 +46,7 @@ def where(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize(("n_entries", "n"), [(1200, 1), (5, 400)])
-async def test_tables_that_grow_elsewhere_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, where: list[bool], n_entries: int, n: int
-) -> None:
+async def test_tables_that_grow_elsewhere_change_nothing(monkeypatch, where, n_entries, n):
     log = elements(n_entries, n)
     inline, ahead = replica(), replica()
     for element in log:
@@ -82,7 +78,7 @@ async def test_tables_that_grow_elsewhere_change_nothing(
     assert ahead.live.stats()["learned"] == inline.live.stats()["learned"] == n_entries * n
 
 
-async def test_who_waits_for_an_offset_need_not_wait_for_more_than_a_state_that_has_it() -> None:
+async def test_who_waits_for_an_offset_need_not_wait_for_more_than_a_state_that_has_it():
     model, loaded = replica(), replica()
     for element in elements(3, 2):
         await loaded.apply(element)

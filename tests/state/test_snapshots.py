@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -71,9 +69,7 @@ async def loaded(store: Store, living: CatalogModel) -> tuple[str | None, list[s
     return manifest.id if manifest else None, [str(line["reason"]) for line in logs]
 
 
-async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(
-    store: Store, two: tuple[CatalogModel, list[StateManifest]]
-) -> None:
+async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(store, two):
     living, (newest, older) = two
     assert await loaded(store, living) == (newest.id, [])
     assert len(newest.parts) > 3
@@ -88,14 +84,14 @@ async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(
     assert await half.compute_digest() == older.digest
 
 
-async def test_a_snapshot_of_a_model_that_has_learned_nothing(store: Store) -> None:
+async def test_a_snapshot_of_a_model_that_has_learned_nothing(store):
     living = await create(store)
     manifest = await compact(store, living, SMALL_PARTS)
     assert manifest.position.offset == START
     assert await loaded(store, living) == (manifest.id, [])
 
 
-async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store: Store) -> None:
+async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store):
     living = await create(store)
     made = []
     for seed in range(5):
@@ -207,9 +203,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
-    store: Store, two: tuple[CatalogModel, list[StateManifest]], kind: str
-) -> None:
+async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(store, two, kind):
     living, (newest, older) = two
     change, what = DAMAGES[kind]
     await change(store, living, newest)
@@ -219,7 +213,7 @@ async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
     assert what in reasons[0]
 
 
-async def test_a_flipped_bit_in_any_part_is_found(store: Store, two: tuple[CatalogModel, list[StateManifest]]) -> None:
+async def test_a_flipped_bit_in_any_part_is_found(store, two):
     living, (newest, older) = two
     for i in range(len(newest.parts)):
         key = living.keys.key(f"snapshot:{newest.id}:{i}")
@@ -230,18 +224,14 @@ async def test_a_flipped_bit_in_any_part_is_found(store: Store, two: tuple[Catal
     assert await loaded(store, living) == (newest.id, [])
 
 
-async def test_arrays_in_the_place_of_others_are_found(
-    store: Store, two: tuple[CatalogModel, list[StateManifest]]
-) -> None:
+async def test_arrays_in_the_place_of_others_are_found(store, two):
     living, (newest, older) = two
     await rewritten(manifest_key, swapped)(store, living, newest)
     name, reasons = await loaded(store, living)
     assert (name, len(reasons)) == (older.id, 1)
 
 
-async def test_without_a_good_snapshot_the_whole_log_is_replayed(
-    store: Store, two: tuple[CatalogModel, list[StateManifest]]
-) -> None:
+async def test_without_a_good_snapshot_the_whole_log_is_replayed(store, two):
     living, both = two
     for manifest in both:
         await missing(part(0))(store, living, manifest)
@@ -250,9 +240,7 @@ async def test_without_a_good_snapshot_the_whole_log_is_replayed(
     assert (await replay(store, living)).live.n_learned == 180
 
 
-async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_state(
-    store: Store, two: tuple[CatalogModel, list[StateManifest]]
-) -> None:
+async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_state(store, two):
     living, (newest, older) = two
     await store.client.xtrim(living.keys.log, minid=newest.position.offset.entry, approximate=False)
     assert (await loaded(store, living))[0] == newest.id
@@ -263,13 +251,13 @@ async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_sta
     assert older.id in [manifest.id for manifest in await snapshots.read_manifests(store, living.keys)]
 
 
-async def test_a_snapshot_that_is_not_there(store: Store, two: tuple[CatalogModel, list[StateManifest]]) -> None:
+async def test_a_snapshot_that_is_not_there(store, two):
     living, _ = two
     with pytest.raises(UnknownSnapshot):
         await snapshots.read_manifest(store, living.keys, "1-0.0-00000000")
 
 
-async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store: Store) -> None:
+async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store):
     living = await create(store)
     await append(store, living, 60, 1)
     steps = 0
@@ -286,7 +274,7 @@ async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store: Store) -> 
     assert await loaded(store, living) == (None, [])
 
 
-def test_parameters_out_of_range_are_refused() -> None:
+def test_parameters_out_of_range_are_refused():
     for wrong in ({"keep": 1}, {"part_bytes": 2**24}, {"every_bytes": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SnapshotParams(**wrong)

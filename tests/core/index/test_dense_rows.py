@@ -1,7 +1,5 @@
 """``update: sls`` with ``rows``: against the plain oracle, in either form and from one to the other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

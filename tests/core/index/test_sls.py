@@ -1,7 +1,5 @@
 """``update: sls`` in lists against the plain oracle, and what must hold of its state."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numba import njit
 
@@ -19,7 +19,6 @@ from abound_core.instances.record import (
     record_ends,
     unpack,
     unpack_labels,
-    unpack_vector,
 )
 from abound_core.instances.record_kernels import record_shape, vector_end
 from abound_core.limits import Limits
@@ -50,21 +49,6 @@ def test_records_come_back(given_records):
         assert start % 4 == 0
 
 
-@given(records, st.binary(max_size=9))
-def test_the_shape_says_where_the_parts_are(record, before):
-    instance, labels = record
-    payload = before + packed(*record) + b"more"
-    shape = record_shape(payload, len(before))
-    assert (shape.n_features, shape.n_labels, shape.end) == (len(instance), len(labels), len(payload) - 4)
-    assert np.frombuffer(payload, "<f4", shape.n_features, shape.values_at).tolist() == list(instance.values())
-    lengths = np.frombuffer(payload, "<u2", shape.n_features, shape.lengths_at).tolist()
-    assert lengths == [len(key.encode()) for key in instance]
-    assert payload[shape.keys_at :].startswith("".join(instance).encode())
-    lengths = np.frombuffer(payload, "<u2", shape.n_labels, shape.label_lengths_at).tolist()
-    assert lengths == [len(label.encode()) for label in labels]
-    assert payload[shape.labels_at :].startswith("".join(labels).encode())
-
-
 @given(features, st.lists(keys, min_size=1, max_size=9, unique=True), st.data(), weights)
 def test_feedback_comes_back(instance, labels, data, weight):
     n_known = data.draw(st.integers(1, len(labels)))
@@ -83,6 +67,9 @@ def test_feedback_comes_back(instance, labels, data, weight):
     assert (payload[4:] == vector + pack_labels(labels, LIMITS)) != has_feedback
 
 
+X = pack_labels(["x"], LIMITS)
+
+
 def feedback(weight: float, n_rejected: int, n_ignored: int, labels: tuple[str, ...] = ("a", "b")) -> bytes:
     part = bytearray(pack_labels([*labels], LIMITS))
     part[3] |= 0x80
@@ -93,25 +80,27 @@ def feedback(weight: float, n_rejected: int, n_ignored: int, labels: tuple[str, 
     ("record", "problem"),
     [
         (feedback(0.0, 1, 0), "has a weight"),
-        (feedback(-1.0, 1, 0), "has a weight"),
         (feedback(100.5, 1, 0), "has a weight"),
         (feedback(float("nan"), 1, 0), "has a weight"),
-        (feedback(float("inf"), 1, 0), "has a weight"),
         (feedback(1.0, 3, 0), "runs past the end"),
         (feedback(1.0, 1, 2), "runs past the end"),
         (EMPTY_VECTOR + struct.pack("<I", 0), "has no label"),
+        (pack_vector([b"a"], np.array([np.nan], np.float32)) + X, ".* finite and above 0"),
+        (pack_vector([b"a"], np.array([np.inf], np.float32)) + X, ".* finite and above 0"),
+        (pack_vector([b"a"], np.array([0], np.float32)) + X, ".* finite and above 0"),
+        (pack_vector([b"a"], np.array([-1], np.float32)) + X, ".* finite and above 0"),
+        (pack_vector([b""], np.ones(1, np.float32)) + X, ".* empty"),
+        (pack_vector([b"\xff"], np.ones(1, np.float32)) + X, ".* UTF-8"),
+        (pack_vector([b"\xed\xa0\x80"], np.ones(1, np.float32)) + X, ".* UTF-8"),
+        (pack_vector(["ż".encode()[:1], "ż".encode()[1:]], np.ones(2, np.float32)) + X, ".* UTF-8"),
+        (EMPTY_VECTOR + X[:-1] + b"\1", ".* padding"),
     ],
-    ids=["zero", "negative", "large", "nan", "infinite", "rejected", "too-many", "none"],
 )
-def test_feedback_that_no_record_may_have(record, problem):
+def test_what_no_record_may_have(record, problem):
     good = feedback(0.5, 1, 0)
     check_records(good, 1)
     with pytest.raises(Corrupted, match=f"record 1 of 3 {problem}"):
         check_records(good + record + good, 3)
-
-
-def test_the_least_weight_stays_above_zero():
-    assert unpack(EMPTY_VECTOR + pack_labels(["a"], LIMITS, weight=1e-300)).weight == 2.0**-126
 
 
 def verdict(payload: bytes, n: int) -> str:
@@ -172,25 +161,6 @@ def test_every_cut_and_every_surplus_is_damaged(record):
     assert verdict(payload, -1) != "good"
 
 
-@pytest.mark.parametrize(
-    ("vector", "labels", "problem"),
-    [
-        (pack_vector([b"a"], np.array([np.nan], np.float32)), ["x"], "finite and above 0"),
-        (pack_vector([b"a"], np.array([np.inf], np.float32)), ["x"], "finite and above 0"),
-        (pack_vector([b"a"], np.array([0], np.float32)), ["x"], "finite and above 0"),
-        (pack_vector([b"a"], np.array([-1], np.float32)), ["x"], "finite and above 0"),
-        (pack_vector([b""], np.ones(1, np.float32)), ["x"], "empty"),
-        (pack_vector([b"\xff"], np.ones(1, np.float32)), ["x"], "UTF-8"),
-        (pack_vector([b"\xed\xa0\x80"], np.ones(1, np.float32)), ["x"], "UTF-8"),
-        (pack_vector(["ż".encode()[:1], "ż".encode()[1:]], np.ones(2, np.float32)), ["x"], "UTF-8"),
-    ],
-)
-def test_what_a_record_must_not_hold(vector, labels, problem):
-    good = packed({"a": 1.0}, ["x"])
-    with pytest.raises(Corrupted, match=f"record 1 of 2 .*{problem}"):
-        check_records(good + vector + pack_labels(labels, LIMITS), 2)
-
-
 @njit
 def places_of(keys, ends):
     """Where a table of 256 places has each key: the lower bits of its hash."""
@@ -226,21 +196,6 @@ def test_keys_that_meet_in_one_place_are_told_apart_and_cost_little():
         check_records(crowded + crowded[:-4], 2)
 
 
-def test_padding_and_missing_labels():
-    good = packed({"a": 1.0}, ["x"])
-    with pytest.raises(Corrupted, match="padding"):
-        check_records(good[:-1] + b"\x01", 1)
-    with pytest.raises(Corrupted, match="no label"):
-        check_records(EMPTY_VECTOR + bytes(4), 1)
-    with pytest.raises(Corrupted, match="follow the last"):
-        check_records(good * 2, 1)
-    check_records(EMPTY_VECTOR + pack_labels(["x"], LIMITS), 1)
-    with pytest.raises(Corrupted, match="UTF-8"):
-        unpack_vector(pack_vector([b"\xff"], np.ones(1, np.float32)))
-    with pytest.raises(Corrupted, match="past the end"):
-        unpack_vector(b"\x01\x00\x00\x00")
-
-
 @given(st.binary(min_size=1, max_size=24))
 @example(b"\xf4\x8f\xbf\xbf")
 @example(b"\xf4\x90\x80\x80")
@@ -248,6 +203,7 @@ def test_padding_and_missing_labels():
 @example(b"\xf0\x8f\xbf\xbf")
 @example(b"\xc1\xbf")
 @example(b"eight by\xc5")
+@example(b"\xed\xa0\x80")
 def test_utf8_is_what_python_takes_for_it(key):
     record = pack_vector([key], np.ones(1, np.float32)) + pack_labels(["x"], LIMITS)
     try:
@@ -258,41 +214,14 @@ def test_utf8_is_what_python_takes_for_it(key):
         assert verdict(record, 1) == "good"
 
 
-@given(st.characters(), st.characters(), st.text(max_size=9))
-def test_utf8_of_unusual_letters(first, second, rest):
-    key = (first + second + rest).encode("utf-8", "surrogatepass")
-    record = pack_vector([key], np.ones(1, np.float32)) + pack_labels(["x"], LIMITS)
-    has_surrogate = any("\ud800" <= letter <= "\udfff" for letter in first + second + rest)
-    assert (verdict(record, 1) == "good") == (not has_surrogate)
-
-
-def test_labels_are_kept_once_in_order():
-    part = pack_labels(["b", "a", "b", "ż"], LIMITS)
-    assert unpack(EMPTY_VECTOR + part).labels == ["b", "a", "ż"]
-    assert len(part) % 4 == 0
-
-
-@pytest.mark.parametrize(
-    ("labels", "field"),
-    [
-        ([], "labels"),
-        ([""], "labels[0]"),
-        (["a", "x" * 513], "labels[1]"),
-        (["a", "ż" * 257], "labels[1]"),
-        (["a", "\ud800"], "labels[1]"),
-        (["a"] * 101, "labels"),
-    ],
-)
-def test_refused_labels(labels, field):
-    with pytest.raises(InvalidInstance) as refusal:
-        pack_labels(labels, LIMITS)
-    assert refusal.value.field == field
-
-
 @pytest.mark.parametrize(
     ("given", "field"),
     [
         ({"labels": []}, "labels"),
+        ({"labels": [""]}, "labels[0]"),
+        ({"labels": ["a", "ż" * 257]}, "labels[1]"),
+        ({"labels": ["a", "\ud800"]}, "labels[1]"),
+        ({"labels": ["a"] * 101}, "labels"),
         ({"labels": [], "ignored": []}, "labels"),
         ({"rejected": ["b", ""]}, "rejected[1]"),
         ({"rejected": ["b", "a"]}, "rejected[1]"),
@@ -300,22 +229,22 @@ def test_refused_labels(labels, field):
         ({"rejected": ["b"], "ignored": ["c", "b"]}, "ignored[1]"),
         ({"rejected": ["b"] * 101}, "rejected"),
         ({"ignored": [f"{n}" for n in range(101)]}, "ignored"),
-        ({"rejected": ["x" * 513]}, "rejected[0]"),
         ({"weight": 0.0}, "weight"),
-        ({"weight": -1.0}, "weight"),
         ({"weight": 100.1}, "weight"),
         ({"weight": float("nan")}, "weight"),
     ],
 )
-def test_refused_feedback(given, field):
+def test_refused_labels_and_feedback(given, field):
     with pytest.raises(InvalidInstance) as refusal:
         pack_labels(**{"labels": ["a"], "limits": LIMITS} | given)
     assert refusal.value.field == field
 
 
-def test_labels_up_to_the_limits():
-    labels = ["ż" * 254 + f"{n:04}" for n in range(100)]
-    assert unpack(EMPTY_VECTOR + pack_labels(labels, LIMITS)).labels == labels
+def test_labels_are_kept_once_in_order_and_the_least_weight_is_above_zero():
+    part = pack_labels(["b", "a", "b", "ż"], LIMITS, weight=1e-300)
+    assert len(part) % 4 == 0
+    record = unpack(EMPTY_VECTOR + part)
+    assert (record.labels, record.weight) == (["b", "a", "ż"], 2.0**-126)
 
 
 def test_as_many_labels_as_can_be_counted():
@@ -327,10 +256,6 @@ def test_as_many_labels_as_can_be_counted():
         assert getattr(found, kind) == many[:65_535]
     with pytest.raises(ValueError, match="max_labels must be from 1 to 65535, not 65536"):
         Limits(max_labels=65_536)
-
-
-@given(st.integers(-(2**40), 2**40))
-def test_limits_know_their_range(most):
-    assume(not 1 <= most <= 2**15)
-    with pytest.raises(ValueError, match="max_key_bytes"):
-        Limits(max_key_bytes=most)
+    for most in (0, 2**15 + 1):
+        with pytest.raises(ValueError, match="max_key_bytes"):
+            Limits(max_key_bytes=most)

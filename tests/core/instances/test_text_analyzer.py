@@ -1,6 +1,5 @@
 """Text to terms."""
 
-import math
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from abound_core.config import AnalyzerConfig, ModelConfig
 from abound_core.instances import text_analyzer
 from abound_core.instances.record import pack_labels
-from abound_core.instances.text_analyzer import Analyzer, term_weights
+from abound_core.instances.text_analyzer import Analyzer
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
@@ -22,43 +21,18 @@ from abound_core.model.live_model import LiveModel
 SENTENCE = "The Wheat_2 prices, e.g. in Żółw's U.S.A., and the WHEAT prices!"
 
 
-def test_words_by_default():
-    terms = Analyzer(AnalyzerConfig())(SENTENCE)
-    assert " ".join(terms) == "the wheat_2 prices e g in żółw s u s a and the wheat prices"
-
-
 @pytest.mark.parametrize(
     ("config", "terms"),
     [
+        ({}, "the wheat_2 prices e g in żółw s u s a and the wheat prices"),
         ({"lowercase": False}, "The Wheat_2 prices e g in Żółw s U S A and the WHEAT prices"),
         ({"strip_accents": True}, "the wheat_2 prices e g in zołw s u s a and the wheat prices"),
         ({"min_length": 3}, "the wheat_2 prices żółw and the wheat prices"),
         ({"stop_words": "english"}, "wheat_2 prices e g żółw s u s wheat prices"),
-        ({"stop_words": "english", "min_length": 4}, "wheat_2 prices żółw wheat prices"),
     ],
 )
 def test_words(config, terms):
     assert " ".join(Analyzer(AnalyzerConfig(**config))(SENTENCE)) == terms
-
-
-def test_grams_of_words_and_characters():
-    assert Analyzer(AnalyzerConfig(ngrams=(1, 2)))("Wheat and grain") == [
-        "wheat",
-        "and",
-        "grain",
-        "wheat and",
-        "and grain",
-    ]
-    assert Analyzer(AnalyzerConfig(kind="char", ngrams=(3, 3)))("A wheat") == ["a w", " wh", "whe", "hea", "eat"]
-    assert Analyzer(AnalyzerConfig(kind="char_wb", ngrams=(3, 3)))("a bc") == [" a ", " bc", "bc "]
-
-
-def test_weights_in_order_of_appearance():
-    assert list(term_weights(["b", "a", "b", "c", "b", "a"]).items()) == [
-        ("b", 1 + math.log(3)),
-        ("a", 1 + math.log(2)),
-        ("c", 1.0),
-    ]
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -78,7 +52,6 @@ def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
         ("me@example.com page#part a#b #12 ##x C#.", "me example com page part a b #12 #x c#"),
         ("你好@user 用C#写", "你好 @user 用 c# 写"),
         ("東京タワーに行く", "東京 京タ タワ ワー ーに に行 行く"),
-        ("我 想 吃", "我 想 吃"),
         ("Python中文ABC测试x", "python 中文 abc 测试 x"),
         ("ＡＢＣ１２ ｶﾞｲﾄﾞ", "abc12 ガイ イド"),
         ("हिन्दी की भाषा", "हिन्दी की भाषा"),
@@ -88,26 +61,16 @@ def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
         ("cafe\u0301 café", "café café"),
         ("ok👍🏽 👩\u200d👧 🇫🇮🇸🇪 ❤\ufe0f ❤", "ok 👍🏽 👩\u200d👧 🇫🇮 🇸🇪 ❤ ❤"),
         ("한국어를 배운다", "한국어를 배운다"),
+        ("กินข้าว", "กิน นข้ ข้า าว"),
+        ("ກິນເຂົ້າ a", "ກິນ ນເ ເຂົ້ ຂົ້າ a"),
+        ("ភាសា", "ភាសា"),
+        ("မြန်မာ", "မြန် န်မ မာ"),
+        ("#東京 a@東京 #ไทย", "#東京 東京 a 東京 #ไทย ไท ทย"),
         ("", ""),
     ],
 )
 def test_words_of_every_script(text, terms):
     assert Analyzer(AnalyzerConfig())(text) == [unicodedata.normalize("NFC", one) for one in terms.split()]
-
-
-@pytest.mark.parametrize(
-    ("text", "terms"),
-    [
-        ("กินข้าว", "กิน นข้ ข้า าว"),
-        ("ກິນເຂົ້າ a", "ກິນ ນເ ເຂົ້ ຂົ້າ a"),
-        ("ភាសា", "ភាសា"),
-        ("မြန်မာ", "မြန် န်မ မာ"),
-        ("ก", "ก"),
-        ("#東京 a@東京 #ไทย", "#東京 東京 a 東京 #ไทย ไท ทย"),
-    ],
-)
-def test_scripts_without_spaces_are_pairs_of_characters_with_their_marks(text, terms):
-    assert Analyzer(AnalyzerConfig())(text) == terms.split()
 
 
 def test_unicode_words_with_other_settings():

@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
 from abound_core.config import AnalyzerConfig, ModelConfig
 from abound_core.errors import InvalidInstance
-from abound_core.instances import json_kernels as draft
 from abound_core.instances import json_kernels as reading
 from abound_core.instances.decimals_kernels import read_number, read_short
 from abound_core.instances.json_fallback import ActiveFeatures, read_json
@@ -100,24 +99,12 @@ def test_words_of_a_field_are_features_of_their_own_and_shared():
         assert taken_apart(found) == pytest.approx({key: value / norm for key, value in raw.items()}, rel=1e-6)
 
 
-def test_fields_in_any_order_are_one_instance():
-    backwards = dict(reversed(FIELDS.items()))
+def test_fields_are_one_instance_in_any_order_and_one_text_without_weight():
+    backwards, plain = dict(reversed(FIELDS.items())), vectorizer(analyzer=AnalyzerConfig(field_weight=0))
     assert vectorizer().vectorize(None, FIELDS) == vectorizer().vectorize(None, backwards)
-
-
-def test_fields_without_weight_are_one_text():
-    plain = vectorizer(analyzer=AnalyzerConfig(field_weight=0))
     assert plain.vectorize(None, FIELDS) == plain.vectorize(None, f"{FIELDS['body']} {FIELDS['title']}")
-
-
-def test_terms_do_not_cross_fields():
     pairs = vectorizer(analyzer=AnalyzerConfig(ngrams=(2, 2)))
     assert set(taken_apart(pairs.vectorize(None, {"a": "one two", "b": "three"}))) == {"one two", "a:one two"}
-
-
-@pytest.mark.parametrize("fields", [{}, {"title": ""}, {"title": "", "body": "..."}])
-def test_fields_without_words(fields):
-    assert vectorizer().vectorize(None, fields) == EMPTY_VECTOR
 
 
 @pytest.mark.parametrize(
@@ -145,10 +132,6 @@ def test_negative_numbers_may_be_split():
     assert taken_apart(vectorizer().vectorize(b'{"a": -3, "b": 4}', None)) == {"b": 1.0}
 
 
-def norm_of(values) -> float:
-    return math.hypot(*values)
-
-
 def test_large_numbers_are_scaled_and_have_a_magnitude():
     found = taken_apart(vectorizer().vectorize(b'{"price": 1100, "rooms": 3, "share": 0.5, "size": 62.5}', None))
     raw = {
@@ -159,20 +142,16 @@ def test_large_numbers_are_scaled_and_have_a_magnitude():
         "size": 3 / (1 + 2 / 62.5),
         "size@5": 1,
     }
-    assert found == pytest.approx({key: value / norm_of(raw.values()) for key, value in raw.items()}, rel=1e-6)
+    assert found == pytest.approx({key: value / math.hypot(*raw.values()) for key, value in raw.items()}, rel=1e-6)
     assert list(found) == list(raw)
 
 
 @pytest.mark.parametrize(
     ("number", "keys"),
     [
-        ("1", ["n"]),
-        ("16", ["n"]),
         ("16.0", ["n"]),
-        ("1e1", ["n"]),
         ("17", ["n", "n@4"]),
         ("1.5", ["n", "n@0"]),
-        ("2.5", ["n", "n@1"]),
         ("1023", ["n", "n@9"]),
         ("1024", ["n", "n@10"]),
         ("1e308", ["n", "n@1023"]),
@@ -198,8 +177,8 @@ def test_numbers_never_outweigh_everything_else(unit, features, text, dense):
     split = vectorizer().vectorize(json.dumps(given).encode(), text, dense)
     keys, values = unpack_vector(split)
     numbers = [value for key, value in zip(keys, values, strict=True) if re.match(r"n\d", key)]
-    assert norm_of(numbers) <= math.sqrt(0.5) * (1 + 1e-6)
-    assert unit < 1 or norm_of(numbers) == pytest.approx(math.sqrt(0.5), rel=1e-6)
+    assert math.hypot(*numbers) <= math.sqrt(0.5) * (1 + 1e-6)
+    assert unit < 1 or math.hypot(*numbers) == pytest.approx(math.sqrt(0.5), rel=1e-6)
     assert vectorizer().vectorize_mapping(given, dense) == vectorizer().vectorize(
         json.dumps(given).encode(), None, dense
     )
@@ -229,13 +208,6 @@ def test_counts_are_bounded_beside_a_text_only():
     assert found == pytest.approx({"a": 0.5, "lab": 0.5, "rooms": math.sqrt(0.5)}, rel=1e-6)
 
 
-@settings(max_examples=examples(300))
-@given(st.dictionaries(st.text("abc", min_size=1), st.one_of(st.integers(-3, 16), st.floats(0, 1)), max_size=9))
-def test_counts_alone_are_as_without_scaling(features):
-    one, other = (vectorizer(numbers=way).vectorize(json.dumps(features).encode(), None) for way in ("raw", "scaled"))
-    assert one == other
-
-
 def test_a_magnitude_whose_key_is_too_long_is_left_out():
     found = vectorizer(SMALL).vectorize(b'{"%s": 100, "%s": 100}' % (b"a" * 10, b"b" * 11), None)
     assert list(taken_apart(found)) == ["a" * 10, "a" * 10 + "@6", "b" * 11]
@@ -248,8 +220,8 @@ def test_boolean_models_have_ones():
 
 @pytest.mark.parametrize("features", [b"{}", b" { } ", b'{"a": 0}', b'{"a": []}', b'{"a": false, "b": -1}', None])
 def test_nothing_active(features):
-    assert vectorizer().vectorize(features, None) == EMPTY_VECTOR
-    assert vectorizer().vectorize(features, "...") == EMPTY_VECTOR
+    for text in (None, "...", {}, {"title": "", "body": "..."}):
+        assert vectorizer().vectorize(features, text) == EMPTY_VECTOR
 
 
 @pytest.mark.parametrize(
@@ -257,10 +229,8 @@ def test_nothing_active(features):
     [
         (b'{"a": 1e300}', {"a": 1.0}),
         (b'{"a": 5e-324}', {"a": 1.0}),
-        (b'{"a": 1e300, "b": 1e-300}', {"a": 1.0}),
         (b'{"b": 1e-300, "a": 1e300, "c": 1e300}', {"a": math.sqrt(0.5), "c": math.sqrt(0.5)}),
         (b'{"a": 3e200, "b": 4e200}', {"a": 0.6, "b": 0.8}),
-        (b'{"a": 3e-200, "b": 4e-200}', {"a": 0.6, "b": 0.8}),
         (b'{"a": 3e-80, "b": 4e-80}', {"a": 0.6, "b": 0.8}),
         (b'{"a": 3e-80, "b": 9999999999999999999e80}', {"b": 1.0}),
         (
@@ -281,6 +251,9 @@ def test_mappings_follow_the_same_rules():
     from_json = v.vectorize(json.dumps(features).encode(), None)
     assert v.vectorize_mapping(features) == from_json
     assert v.vectorize_mapping({**features, "a": np.int64(2), "ż": np.float32(1.5)}) == from_json
+    for wrong in ({1: 1}, {"a": b"x"}, {"a": math.nan}, {"a": 10**400}):  # JSON cannot hold them
+        with pytest.raises(InvalidInstance):
+            v.vectorize_mapping(wrong)
 
 
 # Refusals.
@@ -291,8 +264,6 @@ def test_mappings_follow_the_same_rules():
     [
         (b"[]", "features"),
         (b"null", "features"),
-        (b'"a"', "features"),
-        (b"3", "features"),
         (b"", "features"),
         (b"{", "features"),
         (b'{"a": 1}}', "features"),
@@ -300,16 +271,12 @@ def test_mappings_follow_the_same_rules():
         (b'{"a": NaN}', "features"),
         (b'{"a": 1, "b": null}', "features.b"),
         (b'{"a": {}}', "features.a"),
-        (b'{"a": {"b": 1}}', "features.a"),
         (b'{"a": ["b", 1]}', "features.a[1]"),
         (b'{"a": ["b", ["c"]]}', "features.a[1]"),
         (b'{"a": [null]}', "features.a[0]"),
-        (b'{"a": [{}]}', "features.a[0]"),
         (b'{"a": 1e999}', "features.a"),
-        (b'{"a": -1e999}', "features.a"),
         (b'{"a": ' + b"9" * 10_000 + b"}", "features.a"),
         (b'{"": 1}', "features"),
-        (b'{"": false}', "features"),
         (b'{"a\\ud800": 1}', "features.a\\ud800"),
         (b'{"a": "\\ud800"}', "features.a"),
         (b'{"a": ["b", "\\udfff"]}', "features.a[1]"),
@@ -318,14 +285,10 @@ def test_mappings_follow_the_same_rules():
         (b'{"a": "\\udc00"}', "features.a"),
         (b'{"a": "\\ud800\\u0041"}', "features.a"),
         (b'{"a": "\\ud800\\n"}', "features.a"),
-        (b'{"a": "\\u00"}', "features"),
         (b'{"a": "\\u00g0"}', "features"),
         (b'{"a": "\\x"}', "features"),
         (b'{"a": "\\ud83c\\', "features"),
-        (b'{"\\u}', "features"),
-        (b'{"a": "\\}', "features"),
         (b'{"' + b"x" * 513 + b'": 1}', "features." + "x" * 61 + "..."),
-        (b'{"' + b"x" * 513 + b'": false}', "features." + "x" * 61 + "..."),
         (b'{"country": "' + b"x" * 505 + b'"}', "features.country"),
         (b'{"tags": ["a", "' + b"x" * 508 + b'"]}', "features.tags[1]"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "features"),
@@ -372,21 +335,6 @@ def test_limits_of_features_and_text():
             small.vectorize(json.dumps(features).encode(), text)
         assert refusal.value.field == field
     assert list(taken_apart(small.vectorize(None, "b " + "x" * 13 + " a"))) == ["b", "a"], "long terms are left out"
-
-
-def test_mappings_may_hold_what_json_cannot():
-    for features, field in [({1: 1}, "features"), ({"a": b"x"}, "features.a"), ({"a": math.nan}, "features.a")]:
-        with pytest.raises(InvalidInstance) as refusal:
-            vectorizer().vectorize_mapping(features)
-        assert refusal.value.field == field
-    with pytest.raises(InvalidInstance, match="finite"):
-        vectorizer().vectorize_mapping({"a": 10**400})
-
-
-def test_no_analyzer_can_be_told_from_its_terms():
-    """Terms of every kind of analyzer are keys, spaces and all."""
-    grams = vectorizer(analyzer=AnalyzerConfig(kind="char_wb", ngrams=(2, 3)))
-    assert set(taken_apart(grams.vectorize(None, "ab"))) == {" a", "ab", "b ", " ab", "ab "}
 
 
 # The kernel against plain Python.
@@ -448,15 +396,22 @@ VECTORIZERS = {
 configurations = st.sampled_from(list(VECTORIZERS))
 
 
-def check_both(features: bytes, configuration) -> None:
-    expected = outcome(plain, features, configuration[0], *map(bool, configuration[1:]))
-    assert outcome(VECTORIZERS[configuration].vectorize, features, None) == expected
+texts = st.lists(
+    st.sampled_from(["wheat", "a", "b", "ż", "key", "a_word_of_more_than_12_bytes", "żółćżółć", "\n", " "]), max_size=10
+).map(" ".join)
 
 
-@settings(max_examples=examples(1000))
-@given(objects(), configurations)
-def test_kernel_and_plain_python_agree(features, configuration):
-    check_both(features, configuration)
+def check_both(features: bytes, configuration, text: str | None = None) -> None:
+    terms = None if text is None else Analyzer(AnalyzerConfig())(text)
+    expected = outcome(plain, features, configuration[0], *map(bool, configuration[1:]), terms)
+    assert outcome(VECTORIZERS[configuration].vectorize, features, text) == expected
+
+
+@settings(max_examples=examples(1200))
+@given(objects(), configurations, st.none() | texts)
+def test_kernel_and_plain_python_agree(features, configuration, text):
+    assume(len((text or "").encode()) <= configuration[0].max_text_bytes)
+    check_both(features, configuration, text)
 
 
 usual_names = st.builds(
@@ -466,38 +421,12 @@ usual_names = st.builds(
 )
 
 
-def test_instances_are_read_without_the_kernel_while_it_is_compiled(monkeypatch):
-    one = vectorizer()
-    read = one.vectorize(b'{"price": 2.5}', "wheat and wheat")
-    monkeypatch.setattr("abound_core.instances.vectorizer.use_kernel", False)
-    monkeypatch.setattr(reading, "read_instance", None)
-    assert one.vectorize(b'{"price": 2.5}', "wheat and wheat") == read
-    assert one.vectorize_usual(b'{"price": 2.5}') is None
-
-
 @settings(max_examples=examples(300))
 @given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans(), st.booleans())
 def test_usual_instances_take_the_kernel(features, split, boolean, scaled):
     configuration = (Limits(), int(split), int(boolean), int(scaled))
-    assert VECTORIZERS[configuration]._read(b"", features) is not None
+    assert VECTORIZERS[configuration].vectorize_usual(features) is not None
     check_both(features, configuration)
-
-
-texts = st.lists(
-    st.sampled_from(["wheat", "a", "b", "ż", "key", "a_word_of_more_than_12_bytes", "żółćżółć", "\n", " "]), max_size=30
-)
-
-
-@settings(max_examples=examples(300))
-@given(objects(usual_names, usual_values, 4), texts, configurations)
-def test_kernel_and_plain_python_agree_on_text(features, words, configuration):
-    text = " ".join(words)
-    if len(text.encode()) > configuration[0].max_text_bytes:
-        return
-    expected = outcome(
-        plain, features, configuration[0], *map(bool, configuration[1:]), Analyzer(AnalyzerConfig())(text)
-    )
-    assert outcome(VECTORIZERS[configuration].vectorize, features, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -507,7 +436,6 @@ def test_kernel_and_plain_python_agree_on_text(features, words, configuration):
         (AnalyzerConfig(), " ".join(f"word{n % 7000}" for n in range(15_000))),
         (AnalyzerConfig(ngrams=(1, 3)), "to be or not to be\nthat is the question " * 7),
         (AnalyzerConfig(kind="char", ngrams=(1, 3)), "to be\nor not to\x1fbe"),
-        (AnalyzerConfig(kind="char", ngrams=(1, 3)), "to be or not to be"),
         (AnalyzerConfig(kind="char_wb", ngrams=(2, 4), strip_accents=True), "żółw\tżółw\nﷺ"),
     ],
 )
@@ -524,11 +452,8 @@ def test_damaged_json(features, data, configuration):
     damaged = bytearray(features)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(damaged)))
-        damaged[at : at + data.draw(st.integers(0, 2))] = data.draw(
-            st.sampled_from(
-                [b"", b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"0", b"-", b"e", b".", b"\xff", b"\n", b"\0"]
-            )
-        )
+        others = st.sampled_from([b"", *(bytes([byte]) for byte in b'"\\{}[],:0-e.\xff\n\0')])
+        damaged[at : at + data.draw(st.integers(0, 2))] = data.draw(others)
     check_both(bytes(damaged), configuration)
 
 
@@ -555,7 +480,7 @@ def test_random_large_instances():
         )
         expected = outcome(plain, features.encode(), Limits(), False, False, True)
         assert outcome(v.vectorize, features.encode(), None) == expected
-        assert n > 10_000 or v._read(b"", features.encode()) is not None
+        assert n > 10_000 or v.vectorize_usual(features.encode()) is not None
 
 
 def test_one_vectorizer_for_many_instances():
@@ -563,7 +488,7 @@ def test_one_vectorizer_for_many_instances():
     v = vectorizer()
     v.vectorize(b'{"a": 3}', None)
     [scratch] = v._pool
-    scratch.rules[draft.GENERATION] = 2**24 - 3
+    scratch.rules[reading.GENERATION] = 2**24 - 3
     for n in range(6):
         assert taken_apart(v.vectorize(b'{"a": 3, "b": 2, "b": 2}', None)) == pytest.approx({"a": 0.6, "b": 0.8}), n
 
@@ -609,11 +534,9 @@ digits = st.from_regex(
 @settings(max_examples=examples(1500))
 @given(st.one_of(digits, st.floats(allow_nan=False, allow_infinity=False).map(repr), st.floats(-1e9, 1e9).map(repr)))
 @example("9007199254740993")
-@example("9007199254740993.0")
 @example("8.442911973260991817129021e15")
 @example("0.000000000000000000000000000000000123456789012345678")
 @example("179769313486231580793e1")
-@example("7.2057594037927933e16")
 @example("1e23")
 def test_numbers_are_rounded_as_python_does(text):
     value, end = number_of(text.encode() + b"}")
@@ -672,7 +595,7 @@ def colliding(n: int, mask: int) -> list[bytes]:
 
 @njit
 def place_of(key, mask):
-    return np.int64(draft.hash_of(pointer(key), 0, len(key) - 8)) & mask
+    return np.int64(reading.hash_of(pointer(key), 0, len(key) - 8)) & mask
 
 
 def test_keys_made_to_meet_go_another_way():
@@ -680,7 +603,7 @@ def test_keys_made_to_meet_go_another_way():
     features = b"{" + b",".join(b'"%s":%9d' % (key, i + 1) for i, key in enumerate(keys)) + b"}"
     assert 512 < len(features) <= 1024, "so that 512 places are used"
     v = vectorizer()
-    assert v._read(b"", features) is None
+    assert v.vectorize_usual(features) is None
     assert v.vectorize(features, None) == plain(features, Limits(), False, False, True)
 
 
@@ -688,7 +611,6 @@ def test_keys_made_to_meet_go_another_way():
     "features",
     [
         b'{"a": ' + b"1" * 1_000_000 + b"}",
-        b'{"a": 0.' + b"1" * 1_000_000 + b"}",
         b'{"a": 1e' + b"0" * 1_000_000 + b"}",
         b'{"a": "' + b"\\n" * 500_000 + b'"}',
         b'{"a":0' + b',"a":1' * 200_000 + b"}",

@@ -4,8 +4,6 @@ A process of its own, since a kernel that trusts a wrong number ends the process
 were refused and how many loaded.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from typing import Any

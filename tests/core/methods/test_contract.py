@@ -4,8 +4,6 @@ Same seed, same model, whatever the number of threads; an artifact gives the sam
 the ranking of all labels; the order of the rows and features that stand twice change nothing that this file names.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -77,7 +75,7 @@ def same(left: Rankings, right: Rankings, tolerance: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_same_seed_gives_the_same_model(method: str) -> None:
+def test_the_same_seed_gives_the_same_model(method):
     with joblib.parallel_config(n_jobs=2):
         together = learn(method).to_arrays()
     alone = learned(method).to_arrays()
@@ -87,7 +85,7 @@ def test_the_same_seed_gives_the_same_model(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_many_threads_rank_by_one_model(method: str) -> None:
+def test_many_threads_rank_by_one_model(method):
     """As a service does: each answer is the one that it would be alone."""
     model = learned(method)
     X = queries(made(200, seed=0), 100, seed=1)
@@ -98,7 +96,7 @@ def test_many_threads_rank_by_one_model(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_artifact_gives_the_same_model_back(method: str) -> None:
+def test_an_artifact_gives_the_same_model_back(method):
     model = learned(method)
     X = queries(made(200, seed=0), 60, seed=1)
     again = FittedMethod.from_arrays(model.meta(), model.to_arrays(), SECRET)
@@ -109,7 +107,7 @@ def test_an_artifact_gives_the_same_model_back(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_short_ranking_is_the_head_of_the_long_one(method: str) -> None:
+def test_a_short_ranking_is_the_head_of_the_long_one(method):
     model = learned(method)
     X = queries(made(200, seed=0), 60, seed=1)
     short, long = model.rank(X, 2), model.rank(X, 10 * N_CLASSES)
@@ -126,7 +124,7 @@ def test_a_short_ranking_is_the_head_of_the_long_one(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_rows_are_ranked_one_by_one(method: str) -> None:
+def test_rows_are_ranked_one_by_one(method):
     model = learned(method)
     X = queries(made(200, seed=0), 60, seed=1)
     together = model.rank(X, N_CLASSES)
@@ -139,7 +137,7 @@ def test_rows_are_ranked_one_by_one(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_empty_query_is_answered(method: str) -> None:
+def test_an_empty_query_is_answered(method):
     model = learned(method)
     X = queries(made(200, seed=0), 3, seed=1)
     assert X[3].nnz == 0
@@ -149,13 +147,13 @@ def test_an_empty_query_is_answered(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"frequency"}))
-def test_it_learns(method: str) -> None:
+def test_it_learns(method):
     model = learned(method)
     assert accuracy(model.rank(queries(made(200, seed=0), 59, seed=1), 5), model.labels, model.labels) > 0.9
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - DRAWN_FOR_ROWS))
-def test_the_order_of_the_rows_changes_nothing(method: str) -> None:
+def test_the_order_of_the_rows_changes_nothing(method):
     """Scores agree to 1e-5, since sums may run in another order."""
     data = made(200, seed=0)
     turned = made(200, seed=0, order=np.random.default_rng(9).permutation(200))
@@ -166,7 +164,7 @@ def test_the_order_of_the_rows_changes_nothing(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - DRAWN_FOR_FEATURES))
-def test_features_that_stand_twice_change_nothing(method: str) -> None:
+def test_features_that_stand_twice_change_nothing(method):
     """Vectors have length 1 with and without the second names; where votes are added up, scores have another scale."""
     data, twice = made(200, seed=0), made(200, seed=0, duplicated=True)
     plain = learned(method).rank(queries(data, 60, seed=1), N_CLASSES)
@@ -176,7 +174,7 @@ def test_features_that_stand_twice_change_nothing(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_can_be_cancelled(method: str) -> None:
+def test_it_can_be_cancelled(method):
     def stop(stage: str, fraction: float) -> None:
         raise Cancelled("not wanted")
 
@@ -185,7 +183,7 @@ def test_it_can_be_cancelled(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_says_how_far_it_is(method: str) -> None:
+def test_it_says_how_far_it_is(method):
     told: list[float] = []
     learn(method, progress=lambda stage, done: told.append(done))
     assert told
@@ -195,7 +193,7 @@ def test_it_says_how_far_it_is(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_data_without_anything_to_learn_are_refused(method: str) -> None:
+def test_data_without_anything_to_learn_are_refused(method):
     data = made(20, seed=0)
     params, rng = registry.params_of(method, {}), np.random.default_rng(0)
     unlabelled = registry.Matrices(X=data.X, Y=data.Y * 0, features=data.features, labels=data.labels)
@@ -211,7 +209,7 @@ def test_data_without_anything_to_learn_are_refused(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_only_class_is_ranked(method: str) -> None:
+def test_the_only_class_is_ranked(method):
     data = made(60, seed=0)
     data = replace(data, Y=sparse.csr_matrix(np.ones((60, 1), np.int8)), labels=["all"])
     model = fitted.fit(method, data, registry.params_of(method, {}), np.random.default_rng(0), no_progress)
@@ -219,7 +217,7 @@ def test_the_only_class_is_ranked(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_unknown_parameters_are_named(method: str) -> None:
+def test_unknown_parameters_are_named(method):
     with pytest.raises(InvalidInstance, match=f"colour is not a parameter of {method}") as caught:
         registry.params_of(method, {"colour": 3})
     assert caught.value.field == "colour"

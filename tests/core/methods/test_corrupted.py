@@ -1,7 +1,5 @@
 """An artifact whose arrays do not fit together is refused when it is loaded, and never ends the process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -17,7 +15,7 @@ from tests.core.methods.toy import RAW, SECRET, made
 METHODS = sorted(registry.METHODS)
 
 
-def test_corrupted_arrays_are_refused_or_rank_as_well() -> None:
+def test_corrupted_arrays_are_refused_or_rank_as_well():
     """One process for all methods: where it ends before its end, the method that is not in its output did it."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.core.methods.corrupting", *METHODS], capture_output=True, text=True, timeout=300
@@ -29,7 +27,7 @@ def test_corrupted_arrays_are_refused_or_rank_as_well() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_model_of_other_labels_is_refused(method: str) -> None:
+def test_a_model_of_other_labels_is_refused(method):
     params = registry.params_of(method, RAW.get(method, {}))
     model = fitted.fit(method, made(80, seed=0), params, np.random.default_rng(5), no_progress)
     arrays = model.to_arrays()

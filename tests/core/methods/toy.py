@@ -1,7 +1,5 @@
 """A small data set that every method can learn, and the same seen in other ways."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import sparse
 

@@ -4,8 +4,6 @@ A process of its own, since a kernel that trusts a wrong number ends the process
 tried, and at the end how many were refused and how many served.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

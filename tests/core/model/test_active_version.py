@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -12,7 +10,7 @@ from abound_core.types import Offset
 AT = Offset(5, 1, 0)
 
 
-def test_an_activation_keeps_the_former_version() -> None:
+def test_an_activation_keeps_the_former_version():
     first = NEVER_ACTIVATED.after_activation("a", "one", "d1", AT)
     assert first == ServingState("one", "d1", LIVE, "", "a", "5-1.0")
     second = first.after_activation("b", "two", "d2", AT)
@@ -20,14 +18,14 @@ def test_an_activation_keeps_the_former_version() -> None:
     assert second.after_activation("c", LIVE, "", AT).is_live
 
 
-def test_an_activation_that_came_already_is_passed_over() -> None:
+def test_an_activation_that_came_already_is_passed_over():
     serving = NEVER_ACTIVATED.after_activation("a", "one", "d1", AT)
     assert serving.after_activation("a", "one", "d1", Offset(6, 0, 0)) is serving
     again = serving.after_activation("b", "one", "d1", Offset(6, 0, 0))
     assert again == msgspec.structs.replace(serving, activation="b")
 
 
-def test_what_answers_is_in_the_digest_and_in_what_is_kept() -> None:
+def test_what_answers_is_in_the_digest_and_in_what_is_kept():
     model = LiveModel(ModelConfig(), (1, 2))
     plain = model.digest()
     assert model.meta()["serving"] == msgspec.to_builtins(NEVER_ACTIVATED)
@@ -41,7 +39,7 @@ def test_what_answers_is_in_the_digest_and_in_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize("serving", [{"version": 3}, {"at": 1}, "live", []])
-def test_what_can_be_no_serving_state_is_damaged(serving: object) -> None:
+def test_what_can_be_no_serving_state_is_damaged(serving):
     model = LiveModel(ModelConfig(), (1, 2))
     with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta() | {"serving": serving}, model.to_arrays(), (3, 4))

@@ -1,7 +1,5 @@
 """Calibration against a plain oracle, bit for bit; what it is over; that it is state like any other."""
 
-from __future__ import annotations
-
 import math
 import random
 from itertools import pairwise
@@ -72,13 +70,13 @@ def solved(curvature: np.ndarray, gradient: np.ndarray, step: np.ndarray, ridge:
     solve(pointer(curvature), pointer(gradient), pointer(step), len(gradient), ridge)
 
 
-def test_the_exponential_is_one() -> None:
+def test_the_exponential_is_one():
     for x in [*np.random.default_rng(1).uniform(-40, 40, 20_000), 0.0, -0.0, 1.0, 700.0, -700.0, 1e-300]:
         assert abs(compiled_exp(x) / math.exp(x) - 1) < 5e-16
         assert compiled_exp(x) == calibration_oracle.exponential(x)
 
 
-def test_the_step_solves_the_equations() -> None:
+def test_the_step_solves_the_equations():
     assert max(N_TERMS, reranker.N_TERMS) <= MOST_SOLVED
     rng = np.random.default_rng(2)
     for _ in range(200):
@@ -93,7 +91,7 @@ def test_the_step_solves_the_equations() -> None:
 @pytest.mark.parametrize(
     ("seed", "n_labels", "more"), [(1, 1, {}), (2, 3, {}), (3, 2, {"max_features": 20}), (4, 5, {})]
 )
-def test_learns_as_the_oracle_does_bit_for_bit(update: str, seed: int, n_labels: int, more: dict[str, Any]) -> None:
+def test_learns_as_the_oracle_does_bit_for_bit(update, seed, n_labels, more):
     """What is learned is what an instance's ranking is worth when it is learned, after its features were counted."""
     model, oracle = learned([], update=update, calibrate=True, **more), Oracle()
     followed(model, stream(400, seed, n_labels), oracle)
@@ -104,7 +102,7 @@ def test_learns_as_the_oracle_does_bit_for_bit(update: str, seed: int, n_labels:
     assert model.index.in_rows or update == "fsu" or n_labels < 5
 
 
-def test_probabilities_are_the_oracles_whatever_is_asked_for() -> None:
+def test_probabilities_are_the_oracles_whatever_is_asked_for():
     model, oracle = learned([], update="sls", calibrate=True), Oracle()
     followed(model, stream(300, 4, 2), oracle)
     for keys, _ in stream(40, 5, 2):
@@ -128,13 +126,13 @@ def test_probabilities_are_the_oracles_whatever_is_asked_for() -> None:
         assert len(kept.class_ids) == 2
 
 
-def test_a_vector_longer_than_any_before_is_estimated_too() -> None:
+def test_a_vector_longer_than_any_before_is_estimated_too():
     model = learned(stream(50, 1), calibrate=True)
     keys = [*stream(1, 9)[0][0], *[f"new{i}" for i in range(500)]]
     assert model.rank_estimated(vector_of(keys), 3).scores.tolist() == model.rank(vector_of(keys), 3).scores.tolist()
 
 
-def test_nothing_is_estimated_of_nothing() -> None:
+def test_nothing_is_estimated_of_nothing():
     model = LiveModel(ModelConfig(calibrate=True), (1, 2))
     assert len(model.rank_estimated(vector_of(["a"]), 5).class_ids) == 0
     reliability = model.calibration.reliability()
@@ -142,7 +140,7 @@ def test_nothing_is_estimated_of_nothing() -> None:
     assert (reliability["all"]["n"], reliability["all"]["error"], reliability["newest"]["brier"]) == (0, None, None)
 
 
-def test_reliability_counts_each_estimate_before_its_outcome() -> None:
+def test_reliability_counts_each_estimate_before_its_outcome():
     model, oracle = learned([], update="sls", calibrate=True), Oracle()
     followed(model, stream(600, 7, 2), oracle)
     pairs = [pair for stretch in oracle.stretches for pair in stretch]
@@ -166,7 +164,7 @@ def test_reliability_counts_each_estimate_before_its_outcome() -> None:
     assert [one["n"] for one in again["bins"]] == [one["n"] for one in told["all"]["bins"]]
 
 
-def test_the_newest_are_ten_to_twenty_thousand() -> None:
+def test_the_newest_are_ten_to_twenty_thousand():
     calibration = Calibration(True)
     scores = np.array([0.9, 0.5, 0.3, 0.2, 0.1])
     true, known = np.arange(5) == 0, np.ones(5, np.bool_)
@@ -185,7 +183,7 @@ def test_the_newest_are_ten_to_twenty_thousand() -> None:
 
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("most", [None, 12])
-def test_slices_and_secrets_change_nothing(update: str, most: int | None) -> None:
+def test_slices_and_secrets_change_nothing(update, most):
     """Nor do growing arrays and evicted features."""
     instances = stream(300, 11, 2)
     at_once = learned(instances, update=update, calibrate=True, max_features=most)
@@ -201,7 +199,7 @@ def test_slices_and_secrets_change_nothing(update: str, most: int | None) -> Non
 
 
 @pytest.mark.parametrize("update", UPDATES)
-def test_it_changes_nothing_of_what_is_learned(update: str) -> None:
+def test_it_changes_nothing_of_what_is_learned(update):
     instances = stream(300, 12, 2)
     plain, calibrated = learned(instances, update=update), learned(instances, update=update, calibrate=True)
     theirs = calibrated.to_arrays()
@@ -211,7 +209,7 @@ def test_it_changes_nothing_of_what_is_learned(update: str) -> None:
 
 
 @pytest.mark.parametrize("update", UPDATES)
-def test_a_loaded_model_goes_on_as_one_that_never_stopped(update: str) -> None:
+def test_a_loaded_model_goes_on_as_one_that_never_stopped(update):
     never_stopped = learned(stream(200, 13, 2), update=update, calibrate=True)
     loaded = LiveModel.from_arrays(never_stopped.meta(), never_stopped.to_arrays(), (8, 9))
     assert loaded.digest() == never_stopped.digest()
@@ -221,7 +219,7 @@ def test_a_loaded_model_goes_on_as_one_that_never_stopped(update: str) -> None:
     assert loaded.stats()["calibration"] == never_stopped.stats()["calibration"]
 
 
-def test_a_model_without_it_learns_the_same_bits_in_every_release() -> None:
+def test_a_model_without_it_learns_the_same_bits_in_every_release():
     known: list[Instance] = [(sorted({f"f{i * j % 7}" for j in range(1, 4)}), [f"c{i % 3}"]) for i in range(1, 30)]
     known = [([key for key in keys if key != "f0"] or ["f0"], labels) for keys, labels in known]
     for update, digest in (("fsu", FSU_DIGEST), ("sls", SLS_DIGEST)):
@@ -237,7 +235,7 @@ def test_a_model_without_it_learns_the_same_bits_in_every_release() -> None:
 FSU_DIGEST, SLS_DIGEST = "5d67a351fa5a450de770e8b271f28400", "1293e5bd71ae91d3fc17998febfc0d0e"
 
 
-def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off() -> None:
+def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off():
     model, oracle = learned(stream(100, 15)), Oracle()
     never = learned(stream(100, 15))
     model.configure({"calibrate": True})
@@ -250,7 +248,7 @@ def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off() ->
     assert model.digest() == never.digest()
 
 
-def test_later_passes_teach_it_nothing() -> None:
+def test_later_passes_teach_it_nothing():
     model = learned(stream(100, 17), calibrate=True)
     before = model.calibration.digest_bytes()
     ids = np.arange(3, dtype=np.int32)
@@ -258,7 +256,7 @@ def test_later_passes_teach_it_nothing() -> None:
     assert model.calibration.digest_bytes() == before
 
 
-def test_a_registration_teaches_it_nothing() -> None:
+def test_a_registration_teaches_it_nothing():
     model = learned(stream(100, 20), calibrate=True)
     before, (keys, labels) = model.calibration.digest_bytes(), stream(1, 21)[0]
     assert ranked(model, keys)
@@ -269,7 +267,7 @@ def test_a_registration_teaches_it_nothing() -> None:
     assert model.calibration.digest_bytes() != before
 
 
-def test_whatever_scores_come_the_numbers_stay_finite() -> None:
+def test_whatever_scores_come_the_numbers_stay_finite():
     calibration, rng = Calibration(True), np.random.default_rng(18)
     for n in range(20_000):
         scores = np.sort(rng.uniform(-3, 10, 5) * 10.0 ** rng.integers(-3, 9))[::-1].copy()
@@ -281,7 +279,7 @@ def test_whatever_scores_come_the_numbers_stay_finite() -> None:
     assert Calibration.from_arrays(True, calibration.to_arrays()).digest_bytes() == calibration.digest_bytes()
 
 
-def test_only_scores_above_zero_are_learned() -> None:
+def test_only_scores_above_zero_are_learned():
     calibration = Calibration(True)
     before = calibration.digest_bytes()
     true, known = np.arange(5) == 0, np.ones(5, np.bool_)
@@ -315,13 +313,13 @@ def _broken(arrays: dict[str, Any], name: str, value: object) -> dict[str, Any]:
         ("other", np.zeros(1)),
     ],
 )
-def test_what_cannot_be_a_calibration_is_refused(name: str, value: object) -> None:
+def test_what_cannot_be_a_calibration_is_refused(name, value):
     model = learned(stream(50, 19), calibrate=True)
     with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta(), _broken(model.to_arrays(), f"calibration/{name}", value), (1, 2))
 
 
-def test_a_calibration_that_is_not_configured_is_refused() -> None:
+def test_a_calibration_that_is_not_configured_is_refused():
     model = learned(stream(50, 19), calibrate=True)
     meta = model.meta() | {"config": {**model.meta()["config"], "calibrate": False}}
     with pytest.raises(Corrupted):

@@ -1,7 +1,5 @@
 """Emptied units: an entry without some of its events applies as one that never had them, and offsets stay."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,9 +26,7 @@ units = st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans(), st.b
 
 
 @given(units, st.integers(1, 7))
-def test_an_entry_with_emptied_units_applies_as_if_they_had_never_been(
-    shapes: list[tuple[int, bool, bool, bool]], slices: int
-) -> None:
+def test_an_entry_with_emptied_units_applies_as_if_they_had_never_been(shapes, slices):
     without, emptied, records = [], [], b""
     positions = []
     at = 0
@@ -56,14 +52,14 @@ def test_an_entry_with_emptied_units_applies_as_if_they_had_never_been(
     assert model.digest() == plain.digest()
 
 
-def test_receipts_name_the_positions_that_were() -> None:
+def test_receipts_name_the_positions_that_were():
     model = LiveModel(ModelConfig(), (1, 2))
     applying = applied(model, records_of([instance(1)]), [Unit(4, emptied=True), Unit(1, "k", b"body")], entry=9)
     assert applying.outcomes == [None, None]
     assert model.receipts.get("k") == Receipt(b"body", Offset(9, 0, 4), [0], [True])
 
 
-def test_a_batch_that_is_refused_is_passed_over_with_its_emptied_units() -> None:
+def test_a_batch_that_is_refused_is_passed_over_with_its_emptied_units():
     model = LiveModel(ModelConfig(), (1, 2))
     units = [
         Unit(1, "k", b"first"),
@@ -81,7 +77,7 @@ def test_a_batch_that_is_refused_is_passed_over_with_its_emptied_units() -> None
     assert receipt.offset == Offset(1, 0, 5)
 
 
-def test_an_entry_of_which_nothing_is_left_does_nothing() -> None:
+def test_an_entry_of_which_nothing_is_left_does_nothing():
     model = LiveModel(ModelConfig(), (1, 2))
     before = model.digest()
     assert applied(model, b"", [Unit(3, emptied=True)]).ranks.tolist() == [0, 0, 0]

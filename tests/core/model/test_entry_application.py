@@ -1,7 +1,5 @@
 """Units with idempotency keys, applied together: against a plain account of what comes twice."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,9 +28,7 @@ def model_of(shapes: list[tuple[int, str | None, bytes]], slices: int) -> tuple[
 
 
 @given(units, st.integers(2, 40))
-def test_units_with_keys_are_learned_once_each_whatever_is_applied_together(
-    shapes: list[tuple[int, str | None, bytes]], slices: int
-) -> None:
+def test_units_with_keys_are_learned_once_each_whatever_is_applied_together(shapes, slices):
     model, applying = model_of(shapes, slices)
     one_by_one, expected = model_of(shapes, 1)
     assert applying.ranks.tolist() == expected.ranks.tolist()

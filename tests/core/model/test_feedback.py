@@ -1,7 +1,5 @@
 """Records with feedback applied by a model: what counts, what becomes a class, state, slices, later passes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -80,9 +78,7 @@ CONFIGS = st.sampled_from(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(events(), events(), CONFIGS, st.integers(1, 5))
-def test_slices_secrets_and_snapshots_change_nothing(
-    before: list[Event], after: list[Event], config: dict[str, Any], slices: int
-) -> None:
+def test_slices_secrets_and_snapshots_change_nothing(before, after, config, slices):
     whole = learned(before + after, **config)
     other = learned(before, slices, (7, 8), **config)
     assert learned(before, **config).digest() == other.digest()
@@ -94,7 +90,7 @@ def test_slices_secrets_and_snapshots_change_nothing(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(events(), CONFIGS)
-def test_what_is_counted(stream: list[Event], config: dict[str, Any]) -> None:
+def test_what_is_counted(stream, config):
     """Ranks count for instances with a true label, and only true labels become classes."""
     model = LiveModel(ModelConfig.from_dict(config), (3, 4))
     ranks = learn(model, stream)
@@ -116,7 +112,7 @@ def test_what_is_counted(stream: list[Event], config: dict[str, Any]) -> None:
     }
 
 
-def test_feedback_is_in_the_digest_of_the_model() -> None:
+def test_feedback_is_in_the_digest_of_the_model():
     plain = [(["a", "b"], ["x"]), (["a"], ["y"])]
     model = learned([Event(*event) for event in plain])
     assert model.digest() == learned_plain(plain).digest()
@@ -131,7 +127,7 @@ def test_feedback_is_in_the_digest_of_the_model() -> None:
             LiveModel.from_arrays(model.meta(), arrays | {"tallies/feedback": bad}, (1, 2))
 
 
-def test_ignored_labels_are_learned_with_implicit_only() -> None:
+def test_ignored_labels_are_learned_with_implicit_only():
     seen = [Event(["a", "b"], ["x"]), Event(["a", "c"], ["y"]), Event(["a", "b"], ["x"])]
     for update in ("fsu", "sls"):
         models = [learned(seen, update=update, rating=False, implicit=implicit) for implicit in (0.0, 0.3, 1.0)]
@@ -142,7 +138,7 @@ def test_ignored_labels_are_learned_with_implicit_only() -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"update": "sls"}, {"update": "sls", "rows": False}])
-def test_a_refit_learns_feedback_in_each_pass(config: dict[str, Any]) -> None:
+def test_a_refit_learns_feedback_in_each_pass(config):
     """A later pass equals learning the same again without counting the features."""
     rng = np.random.default_rng(1)
     stream = []
@@ -163,7 +159,7 @@ def test_a_refit_learns_feedback_in_each_pass(config: dict[str, Any]) -> None:
     assert held == [event.record() for event in stream[40:] if event.labels]
 
 
-def test_batch_methods_get_true_labels_only() -> None:
+def test_batch_methods_get_true_labels_only():
     stream = [Event(["a"], ["x"], ["y"]), Event(["b"], [], ["x"]), Event(["c"], ["y"], [], ["x"], 2.0)]
     gathering, at = MatrixBuilder((1, 2)), 0
     records = b"".join(event.record() for event in stream)
@@ -176,7 +172,7 @@ def test_batch_methods_get_true_labels_only() -> None:
 
 
 @pytest.mark.parametrize(("update", "n_labels"), [("fsu", 1), ("fsu", 3), ("sls", 1), ("sls", 3)])
-def test_without_a_true_label_only_rejected_ones_calibrate(update: str, n_labels: int) -> None:
+def test_without_a_true_label_only_rejected_ones_calibrate(update, n_labels):
     rng = np.random.default_rng(5)
     model, oracle = learned([], update=update, calibrate=True), Oracle()
     for count in range(300):
@@ -219,7 +215,7 @@ def tail_recall(update: str, p: float, weight: float) -> float:
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_an_application_that_confirms_itself_keeps_rare_labels(update: str) -> None:
+def test_an_application_that_confirms_itself_keeps_rare_labels(update):
     """A lower weight of what nobody checked keeps more of them."""
     checked = tail_recall(update, 0.0, 1.0)
     assert tail_recall(update, 0.5, 1.0) >= 0.9 * checked

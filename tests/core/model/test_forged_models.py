@@ -1,7 +1,5 @@
 """A model whose arrays were changed is refused when it is loaded, or serves: no crash, no number that is not finite."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys
@@ -42,14 +40,14 @@ def forged(seed: int, n: int, *names: str) -> None:
     assert min(int(number) for row in told for number in row[-2:]) > n / 10  # refused, served
 
 
-def test_changed_models_are_refused_or_serve() -> None:
+def test_changed_models_are_refused_or_serve():
     forged(random.randrange(10**6), 40, *CONFIGS)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_20_000_changed_models_are_refused_or_serve(name: str) -> None:
+def test_20_000_changed_models_are_refused_or_serve(name):
     forged(random.randrange(10**6), 20_000 // len(CONFIGS) + 1, name)
 
 
@@ -71,7 +69,7 @@ def test_20_000_changed_models_are_refused_or_serve(name: str) -> None:
         ("rows", "index/intercepts", 1e308),
     ],
 )
-def test_numbers_that_learning_cannot_reach_are_refused(name: str, array: str, value: float) -> None:
+def test_numbers_that_learning_cannot_reach_are_refused(name, array, value):
     forgery = Forgery(name)
     arrays = {**forgery.arrays, array: forgery.arrays[array].copy()}
     arrays[array].reshape(-1)[-1] = value
@@ -79,7 +77,7 @@ def test_numbers_that_learning_cannot_reach_are_refused(name: str, array: str, v
         LiveModel.from_arrays(forgery.meta, arrays, (1, 2))
 
 
-def test_connections_above_the_total_of_their_feature_are_refused() -> None:
+def test_connections_above_the_total_of_their_feature_are_refused():
     """Their weights may be infinite: a count of 1 by a total of 5e-324."""
     forgery = Forgery("fsu")
     with pytest.raises(Corrupted, match="exceed the total"):
@@ -90,7 +88,7 @@ def test_connections_above_the_total_of_their_feature_are_refused() -> None:
         )
 
 
-def test_an_imported_model_has_room_for_further_events() -> None:
+def test_an_imported_model_has_room_for_further_events():
     counts = np.array([MOST_EVENTS // 2])
     check_room({"tallies/label_counts": counts})
     with pytest.raises(Corrupted, match="tallies/label_counts has a count above"):
@@ -99,14 +97,14 @@ def test_an_imported_model_has_room_for_further_events() -> None:
 
 @pytest.mark.parametrize("part", ["calibration", "reranker"])
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_curvature_is_loaded_the_weights_stay_in_their_range(part: str, seed: int) -> None:
+def test_whatever_curvature_is_loaded_the_weights_stay_in_their_range(part, seed):
     forgery, rng = Forgery("reranked"), np.random.default_rng(seed)
     curvature = forgery.arrays[f"{part}/curvature"]
     wild = rng.choice([-MOST_CURVATURE, MOST_CURVATURE, 0.0], curvature.shape)
     assert forgery.try_one(forgery.arrays | {f"{part}/curvature": wild})
 
 
-def test_an_estimate_that_is_no_number_is_counted_within_the_bins() -> None:
+def test_an_estimate_that_is_no_number_is_counted_within_the_bins():
     calibration = Calibration(True)
     guarded = np.zeros((N_ROWS + 2, N_BINS, N_COLUMNS))
     arrays = calibration.arrays._replace(bins=guarded[1:-1])
@@ -117,7 +115,7 @@ def test_an_estimate_that_is_no_number_is_counted_within_the_bins() -> None:
 
 
 @pytest.mark.parametrize("name", ["sls", "rows", "fsu calibrated"])
-def test_values_at_the_end_of_float32_leave_a_model_that_can_be_loaded(name: str) -> None:
+def test_values_at_the_end_of_float32_leave_a_model_that_can_be_loaded(name):
     """No check of records bounds them further; in a model of ``numbers`` raw they are numbers that clients send."""
     model, rng = LiveModel(Forgery(name).config, (1, 2)), random.Random(1)
     made = []

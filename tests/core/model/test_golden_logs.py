@@ -4,8 +4,6 @@ A digest here changes only together with ``APPLY_VERSION``: replicas of two rele
 or kind of record gets a log of its own (``python -m tests.core.model.golden``), and changes none of these.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -66,16 +64,16 @@ def replayed(name: str, secret: tuple[int, int] = (1, 2), saved_after: int | Non
 
 
 @pytest.mark.parametrize("name", DIGESTS)
-def test_a_log_gives_the_model_that_it_always_gave(name: str) -> None:
+def test_a_log_gives_the_model_that_it_always_gave(name):
     assert replayed(name).digest() == DIGESTS[name]
     assert replayed(name, (3, 4), saved_after=7).digest() == DIGESTS[name]
 
 
-def test_every_golden_log_has_a_digest() -> None:
+def test_every_golden_log_has_a_digest():
     assert {path.stem for path in path_of("fsu").parent.glob("*.bin")} == DIGESTS.keys()
 
 
-def test_the_logs_use_what_they_are_named_after() -> None:
+def test_the_logs_use_what_they_are_named_after():
     models = {name: replayed(name) for name in DIGESTS}
     assert models["rows"].index.in_rows
     assert not models["sls"].index.in_rows

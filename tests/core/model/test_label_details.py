@@ -1,7 +1,5 @@
 """Registered labels: their names are learned once, their details are part of the state."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a feature adds alone is what ranking it alone gives, by either update rule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +27,7 @@ def taught(**changes: Any) -> Index:
 @pytest.mark.parametrize(
     "changes", [{}, {"d_max": 2}, {"update": "sls"}, {"update": "sls", "idf": True}], ids=lambda one: str(one)
 )
-def test_a_weight_is_the_score_of_the_feature_alone(changes: dict[str, Any]) -> None:
+def test_a_weight_is_the_score_of_the_feature_alone(changes):
     index = taught(**changes)
     alone = np.zeros((N_FEATURES, N_CLASSES))
     for feature in range(N_FEATURES):
@@ -42,7 +40,7 @@ def test_a_weight_is_the_score_of_the_feature_alone(changes: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_what_was_never_learned_points_nowhere(update: str) -> None:
+def test_what_was_never_learned_points_nowhere(update):
     index = taught(update=update)
     assert not weights_to(index, N_CLASSES + 5, 0, N_FEATURES).any()
     assert not weights_to(index, 0, index.n_features, index.n_features + 10).any()

@@ -1,7 +1,5 @@
 """The live model: eviction against a plain oracle, slices, receipts, digests, snapshots, growth from nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -109,7 +107,7 @@ class Clock:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(instances, st.integers(3, 20), st.integers(1, 7))
-def test_evicts_as_the_plain_clock_does(stream: list[Instance], most: int, slices: int) -> None:
+def test_evicts_as_the_plain_clock_does(stream, most, slices):
     clock = Clock(most)
     model = LiveModel(ModelConfig(max_features=most), (1, 2))
     for keys, labels in stream:
@@ -121,7 +119,7 @@ def test_evicts_as_the_plain_clock_does(stream: list[Instance], most: int, slice
 
 @settings(max_examples=examples(100), deadline=None)
 @given(instances, instances, st.integers(8, 20), st.integers(1, 7))
-def test_a_lowered_bound_is_met(before: list[Instance], after: list[Instance], high: int, low: int) -> None:
+def test_a_lowered_bound_is_met(before, after, high, low):
     clock = Clock(high)
     model = LiveModel(ModelConfig(max_features=high), (1, 2))
     for bound, stream in ((high, before), (low, after)):
@@ -134,7 +132,7 @@ def test_a_lowered_bound_is_met(before: list[Instance], after: list[Instance], h
             assert len(model.features) <= bound
 
 
-def test_a_bound_that_is_far_below_is_met_step_by_step() -> None:
+def test_a_bound_that_is_far_below_is_met_step_by_step():
     model = LiveModel(ModelConfig(), (1, 2))
     learn(model, [([f"k{i}" for i in range(at, at + 9_000)], ["x"]) for at in range(0, 36_000, 9_000)])
     model.configure({"max_features": 10})
@@ -147,7 +145,7 @@ def test_a_bound_that_is_far_below_is_met_step_by_step() -> None:
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_a_bound_far_below_is_met_in_the_same_way_whatever_room_the_arrays_have(update: str) -> None:
+def test_a_bound_far_below_is_met_in_the_same_way_whatever_room_the_arrays_have(update):
     """A model that was just loaded must grow for its first record, after features were evicted for it."""
     model = learned([], update=update)
     learn(model, [([f"k{i}" for i in range(at, at + 9_000)], ["x"]) for at in range(0, 36_000, 9_000)])
@@ -163,7 +161,7 @@ def test_a_bound_far_below_is_met_in_the_same_way_whatever_room_the_arrays_have(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(instances, st.integers(1, 9), st.sampled_from([None, 5, 12]))
-def test_slices_and_secrets_change_nothing(stream: list[Instance], slices: int, most: int | None) -> None:
+def test_slices_and_secrets_change_nothing(stream, slices, most):
     at_once = learned(stream, max_features=most)
     in_slices = learned(stream, slices, secret=(99, 7), max_features=most)
     assert at_once.digest() == in_slices.digest()
@@ -171,9 +169,7 @@ def test_slices_and_secrets_change_nothing(stream: list[Instance], slices: int, 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(instances, instances, st.sampled_from([None, 5, 12]))
-def test_a_loaded_model_goes_on_as_one_that_never_stopped(
-    before: list[Instance], after: list[Instance], most: int | None
-) -> None:
+def test_a_loaded_model_goes_on_as_one_that_never_stopped(before, after, most):
     never_stopped = learned(before, max_features=most, margin=0.3)
     loaded = LiveModel.from_arrays(never_stopped.meta(), never_stopped.to_arrays(), (8, 9))
     assert loaded.digest() == never_stopped.digest()
@@ -186,7 +182,7 @@ def test_a_loaded_model_goes_on_as_one_that_never_stopped(
         assert ours.scores.tobytes() == theirs.scores.tobytes()
 
 
-def test_every_part_of_the_state_is_in_the_digest() -> None:
+def test_every_part_of_the_state_is_in_the_digest():
     stream: list[Instance] = [(["a", "b"], ["x"]), (["b", "c"], ["y"])]
     digest = learned(stream).digest()
     assert digest == learned(stream).digest()
@@ -201,7 +197,7 @@ def test_every_part_of_the_state_is_in_the_digest() -> None:
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
 @pytest.mark.parametrize("most", [None, 1, 2, 5])
-def test_a_record_that_has_a_feature_twice_leaves_a_whole_model(update: str, most: int | None) -> None:
+def test_a_record_that_has_a_feature_twice_leaves_a_whole_model(update, most):
     """No such record is written any more; one that a log has from before must not harm the model that it reaches."""
     rng = np.random.default_rng(3)
     stream: list[Instance] = []
@@ -218,7 +214,7 @@ def test_a_record_that_has_a_feature_twice_leaves_a_whole_model(update: str, mos
     assert again.digest() == model.digest()
 
 
-def test_a_key_that_comes_twice_is_learned_once() -> None:
+def test_a_key_that_comes_twice_is_learned_once():
     stream: list[Instance] = [(["a"], ["x"]), (["a"], ["x"]), (["a"], ["y"]), (["b"], ["z"])]
     model = LiveModel(ModelConfig(), (1, 2))
     units = [Unit(1, "k", b"body"), Unit(1, "k", b"body"), Unit(1, "k", b"other"), Unit(1)]
@@ -230,7 +226,7 @@ def test_a_key_that_comes_twice_is_learned_once() -> None:
     assert [model.labels.find(label) >= 0 for label in (b"x", b"y", b"z")] == [True, False, True]
 
 
-def test_a_batch_under_one_key_is_passed_over_whole() -> None:
+def test_a_batch_under_one_key_is_passed_over_whole():
     batch: list[Instance] = [(["a"], ["x"]), (["b"], ["y"]), (["a"], ["x"])]
     model = LiveModel(ModelConfig(), (1, 2))
     for turn in range(2):
@@ -241,7 +237,7 @@ def test_a_batch_under_one_key_is_passed_over_whole() -> None:
     assert applying.outcomes == [Receipt(b"body", Offset(0, 0, 0), [0, 0, 1], [True, True, False])]
 
 
-def test_a_batch_with_a_key_of_another_body_is_not_learned_at_all() -> None:
+def test_a_batch_with_a_key_of_another_body_is_not_learned_at_all():
     stream: list[Instance] = [(["a"], ["x"]), (["b"], ["y"]), (["c"], ["z"]), (["d"], ["w"])]
     model = LiveModel(ModelConfig(), (1, 2))
     units = [Unit(1, "k", b"first"), Unit(1, batch=2), Unit(1, "k", b"other"), Unit(1)]
@@ -252,7 +248,7 @@ def test_a_batch_with_a_key_of_another_body_is_not_learned_at_all() -> None:
     assert [model.labels.find(label) >= 0 for label in (b"x", b"y", b"z", b"w")] == [True, False, False, True]
 
 
-def test_a_batch_with_a_repeated_key_learns_the_rest() -> None:
+def test_a_batch_with_a_repeated_key_learns_the_rest():
     stream: list[Instance] = [(["a"], ["x"]), (["b"], ["y"]), (["a"], ["x"]), (["c"], ["z"]), (["c"], ["z"])]
     model = LiveModel(ModelConfig(), (1, 2))
     units = [Unit(1, "k", b"first"), Unit(1, batch=4), Unit(1, "k", b"first"), Unit(1, "l", b"l"), Unit(1, "l", b"l")]
@@ -263,7 +259,7 @@ def test_a_batch_with_a_repeated_key_learns_the_rest() -> None:
     assert model.n_learned == 3
 
 
-def test_keys_of_one_batch_that_disagree_refuse_it() -> None:
+def test_keys_of_one_batch_that_disagree_refuse_it():
     stream: list[Instance] = [(["a"], ["x"]), (["b"], ["y"])]
     model = LiveModel(ModelConfig(), (1, 2))
     applying = model.begin(records_of(stream), 2, [Unit(1, "k", b"one", batch=2), Unit(1, "k", b"two")])
@@ -273,7 +269,7 @@ def test_keys_of_one_batch_that_disagree_refuse_it() -> None:
     assert model.n_learned == 0
 
 
-def test_answers_only_what_is_asked_for() -> None:
+def test_answers_only_what_is_asked_for():
     model = learned([(["a", "b"], ["x"]), (["a", "c"], ["y"]), (["a", "d"], ["z"])], margin=1.0)
     vector = vector_of(["a", "b", "unheard"])
     names = [model.label(i) for i in model.rank(vector, 10).class_ids.tolist()]
@@ -288,7 +284,7 @@ def test_answers_only_what_is_asked_for() -> None:
     assert len(model.rank(vector, 2).scores) == 2
 
 
-def test_contributions_sum_to_the_score() -> None:
+def test_contributions_sum_to_the_score():
     model = learned([(["a", "b"], ["x"]), (["a", "c"], ["y"]), (["b", "c"], ["x"])] * 8, margin=1.0)
     vector = vector_of(["c", "a", "unheard", "b"])
     ranking = model.rank(vector, 5)
@@ -300,14 +296,14 @@ def test_contributions_sum_to_the_score() -> None:
         assert "unheard" not in dict(reasons)
 
 
-def test_an_empty_model_and_an_empty_vector_give_nothing() -> None:
+def test_an_empty_model_and_an_empty_vector_give_nothing():
     model = LiveModel(ModelConfig(), (1, 2))
     assert len(model.rank(vector_of(["a"]), 10).class_ids) == 0
     learn(model, [(["a"], ["x"])])
     assert len(model.rank(bytes(4), 10).class_ids) == 0
 
 
-def test_a_vector_larger_than_any_before_is_answered() -> None:
+def test_a_vector_larger_than_any_before_is_answered():
     model = learned([(["a"], ["x"])])
     keys = [f"k{i}" for i in range(3000)] + ["a"]
     ranking = model.rank(vector_of(keys), 3)
@@ -315,7 +311,7 @@ def test_a_vector_larger_than_any_before_is_answered() -> None:
     assert model.explain(vector_of(keys), ranking)[0][0][0] == "a"
 
 
-def test_what_a_learned_model_refuses_to_change() -> None:
+def test_what_a_learned_model_refuses_to_change():
     model = LiveModel(ModelConfig(), (1, 2))
     model.configure({"boolean": True})
     assert model.config.boolean
@@ -332,7 +328,7 @@ def test_what_a_learned_model_refuses_to_change() -> None:
 @pytest.mark.parametrize(
     "name", ["tallies/label_counts", "index/counts", "features/bytes", "prequential/window", "receipts/receipts"]
 )
-def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(name):
     model = learned([(["a", "b"], ["x"]), (["b", "c"], ["y"])], max_features=10)
     arrays = model.to_arrays()
     with pytest.raises(Corrupted):
@@ -343,7 +339,7 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("hand", [-1, 3000])
-def test_a_hand_that_points_nowhere_is_refused(hand: int) -> None:
+def test_a_hand_that_points_nowhere_is_refused(hand):
     model = learned([(["a", "b"], ["x"])], max_features=10)
     with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta(), {**model.to_arrays(), "tallies/hand": np.array([hand])}, (1, 2))
@@ -353,7 +349,7 @@ def test_a_hand_that_points_nowhere_is_refused(hand: int) -> None:
     ("name", "value"),
     [("tallies/credits", 255), ("tallies/label_counts", -1), ("prequential/reciprocal", np.nan), ("labels/bytes", 255)],
 )
-def test_numbers_that_cannot_be_are_refused(name: str, value: float) -> None:
+def test_numbers_that_cannot_be_are_refused(name, value):
     model = learned([(["a", "b"], ["x"])], max_features=10)
     arrays = model.to_arrays()
     arrays[name] = arrays[name].copy()

@@ -1,7 +1,5 @@
 """The memory of a model is bounded: no event takes more than was foretold and what its own contents need."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 
@@ -62,7 +60,7 @@ class Event:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(map(str, config.values())))
 @pytest.mark.parametrize("seed", range(3))
-def test_no_event_takes_more_than_was_foretold_and_its_own_contents_need(config: dict[str, Any], seed: int) -> None:
+def test_no_event_takes_more_than_was_foretold_and_its_own_contents_need(config, seed):
     rng = np.random.default_rng(seed)
     model = LiveModel(ModelConfig.from_dict(config), (1, 2))
     n_words, n_labels = [(100, 5), (20_000, 20_000), (500, 40)][seed]
@@ -79,7 +77,7 @@ def test_no_event_takes_more_than_was_foretold_and_its_own_contents_need(config:
         assert model.n_bytes - before <= foretold + own, (number, kind)
 
 
-def test_an_empty_model_takes_about_what_it_counts() -> None:
+def test_an_empty_model_takes_about_what_it_counts():
     models = [LiveModel(ModelConfig(), (1, 2))]
     models[0].vectorizer.vectorize(b'{"f": 1}', None)
     tracemalloc.start()

@@ -1,7 +1,5 @@
 """The prequential score against a plain count of the same ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,7 +30,7 @@ def plain(ranks: list[int]) -> dict[str, float | None]:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(events, st.sampled_from([0, 7, 40, 200]))
-def test_counts_like_plain_python(stream: list[list[tuple[int, int]]], seen_before: int) -> None:
+def test_counts_like_plain_python(stream, seen_before):
     score, counts = Prequential(), np.full(6, seen_before, np.int64)
     best: list[int] = []
     groups: dict[str, list[int]] = {"tail": [], "torso": [], "head": []}
@@ -53,7 +51,7 @@ def test_counts_like_plain_python(stream: list[list[tuple[int, int]]], seen_befo
     assert score.n_learned == score.n_updated == len(stream)
 
 
-def test_the_window_forgets_and_all_time_does_not() -> None:
+def test_the_window_forgets_and_all_time_does_not():
     score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
     for _ in range(prequential.WINDOW):
         count_ranks(score.arrays, counts, one, np.array([1], np.int32), False)
@@ -67,7 +65,7 @@ def test_the_window_forgets_and_all_time_does_not() -> None:
     assert copied.scores() == score.scores()
 
 
-def test_a_collapse_shows_in_the_newest_500_first() -> None:
+def test_a_collapse_shows_in_the_newest_500_first():
     score, counts, one = Prequential(), np.full(1, 200, np.int64), np.zeros(1, np.int32)
     ranks = [1] * (prequential.WINDOW + 200) + [2, 3, 0, 9, 1] * 100
     for rank in ranks:
@@ -81,7 +79,7 @@ def test_a_collapse_shows_in_the_newest_500_first() -> None:
     assert found["recent"]["R@1"] < 0.5 < 0.9 < found["window"]["R@1"]
 
 
-def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream() -> None:
+def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream():
     score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
     random_ = np.random.default_rng(3)
     ranks = random_.integers(0, 8, 6 * prequential.TRACE_POINTS * prequential.FIRST_STRIDE).tolist()
@@ -110,7 +108,7 @@ def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream() -> No
         assert Prequential.from_arrays(score.to_arrays()).trace() == trace
 
 
-def test_a_trace_that_does_not_fit_is_refused() -> None:
+def test_a_trace_that_does_not_fit_is_refused():
     score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
     for _ in range(50):
         count_ranks(score.arrays, counts, one, np.array([1], np.int32), False)

@@ -1,7 +1,5 @@
 """Receipts: a table in pages against a plain account of the newest keys, its digest, and what it is kept as."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import msgspec
@@ -51,7 +49,7 @@ class Plain:
 
 @settings(max_examples=examples(25))
 @given(stretches)
-def test_the_newest_keys_are_known_and_no_other(shapes: list[tuple[int, int]]) -> None:
+def test_the_newest_keys_are_known_and_no_other(shapes):
     table, plain = Receipts(CAPACITY), Plain()
     for first, n in shapes:
         put(table, range(first, first + n))
@@ -66,9 +64,7 @@ def test_the_newest_keys_are_known_and_no_other(shapes: list[tuple[int, int]]) -
 
 @settings(max_examples=examples(25))
 @given(stretches, stretches)
-def test_a_table_that_was_kept_goes_on_as_one_that_never_stopped(
-    before: list[tuple[int, int]], after: list[tuple[int, int]]
-) -> None:
+def test_a_table_that_was_kept_goes_on_as_one_that_never_stopped(before, after):
     table = Receipts(CAPACITY)
     for first, n in before:
         put(table, range(first, first + n))
@@ -83,7 +79,7 @@ def test_a_table_that_was_kept_goes_on_as_one_that_never_stopped(
     assert loaded.to_arrays()["receipts"].tobytes() == table.to_arrays()["receipts"].tobytes()
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_is_bounded():
     table = Receipts(CAPACITY)
     sizes = []
     for first in range(0, 20 * PAGE, PAGE):
@@ -92,7 +88,7 @@ def test_memory_is_bounded() -> None:
     assert max(b - a for a, b in pairwise(sizes[5:])) < sizes[5] / 10
 
 
-def test_every_field_and_the_order_are_in_the_digest() -> None:
+def test_every_field_and_the_order_are_in_the_digest():
     """In the page that is open and in one that is full."""
     base = row(1)
     others: list[Row] = [
@@ -132,6 +128,6 @@ def kept(n_gone: object, *rows: Row) -> dict[str, np.ndarray]:
         ({"receipts": np.frombuffer(b"\x92\x00", np.uint8)}, "truncated"),
     ],
 )
-def test_what_can_be_no_table_is_refused(arrays: dict[str, np.ndarray], what: str) -> None:
+def test_what_can_be_no_table_is_refused(arrays, what):
     with pytest.raises((ValueError, msgspec.MsgspecError), match=what):
         Receipts.from_arrays(arrays)

@@ -1,7 +1,5 @@
 """The re-ranker against a plain oracle, bit for bit; that it is state like any other; what it changes in answers."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -118,9 +116,7 @@ def check(model: LiveModel, oracle: Oracle) -> None:
     ("seed", "n_classes", "n_labels", "more"),
     [(1, 6, 1, {}), (2, 6, 3, {}), (3, 90, 2, {}), (4, 8, 1, {"max_features": 20}), (5, 90, 1, {"rows": False})],
 )
-def test_learns_and_answers_as_the_oracle_does_bit_for_bit(
-    seed: int, n_classes: int, n_labels: int, more: dict[str, Any]
-) -> None:
+def test_learns_and_answers_as_the_oracle_does_bit_for_bit(seed, n_classes, n_labels, more):
     model, oracle = model_of([], **more), Oracle()
     instances = stream(300, seed, n_classes, n_labels)
     followed(model, instances[:260], oracle)
@@ -149,7 +145,7 @@ def test_learns_and_answers_as_the_oracle_does_bit_for_bit(
         assert len(model.rank(vector, 10, threshold=0.01).scores) == sum(share >= 0.01 for share in shares)
 
 
-def test_the_guard_lets_the_index_answer() -> None:
+def test_the_guard_lets_the_index_answer():
     model = model_of(stream(200, 6))
     vector = vector_of(*stream(1, 7, p_vector=1.0)[0][:2])
     assert model.reranker.is_used
@@ -163,7 +159,7 @@ def test_the_guard_lets_the_index_answer() -> None:
     assert not any(key == RERANKED for key, _ in model.explain(vector, model.rank(vector, 3))[0])
 
 
-def test_contributions_sum_to_the_score() -> None:
+def test_contributions_sum_to_the_score():
     model = model_of(stream(200, 8))
     for words, q, _ in stream(20, 9, p_vector=1.0):
         ranking = model.rank(vector_of(words, q), 4)
@@ -173,7 +169,7 @@ def test_contributions_sum_to_the_score() -> None:
 
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.booleans(), st.sampled_from([None, 15]))
-def test_slices_secrets_and_snapshots_change_nothing(seed: int, slices: int, calibrate: bool, most: int | None) -> None:
+def test_slices_secrets_and_snapshots_change_nothing(seed, slices, calibrate, most):
     instances = stream(120, seed, 70, 3)
     more = {"calibrate": calibrate, "max_features": most}
     at_once = model_of(instances, **more)
@@ -187,7 +183,7 @@ def test_slices_secrets_and_snapshots_change_nothing(seed: int, slices: int, cal
     assert loaded.stats() == at_once.stats() | {"memory": loaded.stats()["memory"]}
 
 
-def test_every_part_of_the_state_is_in_the_digest() -> None:
+def test_every_part_of_the_state_is_in_the_digest():
     model = model_of(stream(100, 10))
     seen = {model.digest()}
     arrays = model.reranker.arrays
@@ -198,7 +194,7 @@ def test_every_part_of_the_state_is_in_the_digest() -> None:
     assert len(seen) == 6
 
 
-def test_a_model_without_it_is_as_before() -> None:
+def test_a_model_without_it_is_as_before():
     instances = stream(100, 11)
     plain = model_of(instances, rerank=False)
     theirs = model_of(instances).to_arrays()
@@ -212,13 +208,13 @@ def test_a_model_without_it_is_as_before() -> None:
     assert plain.stats()["reranking"] is None
 
 
-def test_it_is_for_sls() -> None:
+def test_it_is_for_sls():
     assert not ModelConfig(update="fsu", rerank=True).rerank
     with pytest.raises(InvalidInstance, match="rerank is for update sls"):
         ModelConfig.from_dict({"rerank": True})
 
 
-def test_it_begins_when_it_is_turned_on_and_ends_when_it_is_turned_off() -> None:
+def test_it_begins_when_it_is_turned_on_and_ends_when_it_is_turned_off():
     model, oracle = model_of(stream(100, 12), rerank=False), Oracle()
     model.configure({"rerank": True})
     followed(model, stream(100, 13), oracle)
@@ -239,9 +235,7 @@ def test_it_begins_when_it_is_turned_on_and_ends_when_it_is_turned_off() -> None
     st.sampled_from([None, 15]),
     st.integers(1, 119),
 )
-def test_by_default_it_starts_at_the_first_vector(
-    seed: int, slices: int, calibrate: bool, p_vector: float, most: int | None, cut: int
-) -> None:
+def test_by_default_it_starts_at_the_first_vector(seed, slices, calibrate, p_vector, most, cut):
     """Wherever slices and snapshots begin and end: as if it had been turned on before."""
     instances = stream(120, seed, 70, 3, p_vector)
     more = {"calibrate": calibrate, "max_features": most}
@@ -271,7 +265,7 @@ def assert_equal(model: LiveModel, other: LiveModel) -> None:
     assert model.digest() == other.digest()
 
 
-def test_the_first_vector_may_be_of_a_registration() -> None:
+def test_the_first_vector_may_be_of_a_registration():
     """The vector of a name, made by an encoder, starts it as well."""
     named = add_details(vector_of([], [1] * D) + pack_labels(["c1"], Limits()), b"{}")
     models = []
@@ -286,7 +280,7 @@ def test_the_first_vector_may_be_of_a_registration() -> None:
     assert_equal(models[3], models[2])
 
 
-def test_the_first_vector_of_a_registration_counts_whatever_room_the_arrays_have() -> None:
+def test_the_first_vector_of_a_registration_counts_whatever_room_the_arrays_have():
     named = add_details(vector_of([], [1] * D) + pack_labels(["c1"], Limits()), b"{}")
     model = model_of(stream(50, 1, p_vector=0), rerank=None, rows=False)
     model.index.make_room(1_000, 100, 10, 1_000_000, 1_000)
@@ -298,7 +292,7 @@ def test_the_first_vector_of_a_registration_counts_whatever_room_the_arrays_have
     assert loaded.digest() == model.digest()
 
 
-def test_a_model_from_before_the_default_stays_without_it() -> None:
+def test_a_model_from_before_the_default_stays_without_it():
     model = model_of(stream(20, 1), rerank=False)
     meta = model.meta()
     del meta["config"]["rerank"]
@@ -311,7 +305,7 @@ def test_a_model_from_before_the_default_stays_without_it() -> None:
     assert not model_of(stream(20, 1), update="fsu", rerank=False).reranker.on
 
 
-def test_with_calibrate_the_probability_is_that_of_the_share() -> None:
+def test_with_calibrate_the_probability_is_that_of_the_share():
     model = model_of(stream(300, 14, n_labels=2), calibrate=True)
     for words, q, _ in stream(20, 15, p_vector=1.0):
         vector = vector_of(words, q)
@@ -326,7 +320,7 @@ def test_with_calibrate_the_probability_is_that_of_the_share() -> None:
     assert reliability["all"]["n"] > 500
 
 
-def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one() -> None:
+def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one():
     model, oracle = model_of([], calibrate=True), CalibrationOracle()
     for words, q, labels in stream(300, 19, n_labels=2, p_vector=0.6):
         vector = vector_of(words, q)
@@ -339,7 +333,7 @@ def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one() 
     assert model.reranker.figures()["n"] > 100
 
 
-def test_a_probability_can_be_required_of_vectors() -> None:
+def test_a_probability_can_be_required_of_vectors():
     model = model_of(stream(200, 16))
     words, q, _ = stream(1, 17, p_vector=1.0)[0]
     full = model.rank(vector_of(words, q), 10)
@@ -349,14 +343,14 @@ def test_a_probability_can_be_required_of_vectors() -> None:
         model.rank_estimated(vector_of(words, None), 10, min_probability=0.1)
 
 
-def test_feedback_without_a_true_label_teaches_it_nothing() -> None:
+def test_feedback_without_a_true_label_teaches_it_nothing():
     model = model_of(stream(100, 18))
     before = model.reranker.digest_bytes()
     learn(model, [(["k0w0"], [1] * D, [])], rejected=["c1"])
     assert model.reranker.digest_bytes() == before
 
 
-def test_a_weight_counts_once() -> None:
+def test_a_weight_counts_once():
     model, heavy = model_of(stream(100, 18)), model_of(stream(100, 18))
     instances = stream(1, 19, p_vector=1.0)
     learn(model, instances)
@@ -364,7 +358,7 @@ def test_a_weight_counts_once() -> None:
     assert heavy.reranker.digest_bytes() == model.reranker.digest_bytes()
 
 
-def test_vectors_of_another_dimension_are_left_out() -> None:
+def test_vectors_of_another_dimension_are_left_out():
     model = model_of(stream(50, 20))
     before = model.reranker.digest_bytes()
     learn(model, [(["k0w0"], [1] * (D + 1), ["c0"])])
@@ -372,7 +366,7 @@ def test_vectors_of_another_dimension_are_left_out() -> None:
     assert model.rank(vector_of(["k0w0"], [1] * (D + 1)), 3).probabilities is None
 
 
-def test_a_refit_learns_it_in_the_first_pass() -> None:
+def test_a_refit_learns_it_in_the_first_pass():
     instances = stream(100, 21)
     records = b"".join(vector_of(words, q) + pack_labels(labels, Limits()) for words, q, labels in instances)
     refitter = Refitter(model_of([]))
@@ -382,7 +376,7 @@ def test_a_refit_learns_it_in_the_first_pass() -> None:
     assert refitter.live.reranker.digest_bytes() == model_of(instances).reranker.digest_bytes()
 
 
-def test_full_counts_are_halved() -> None:
+def test_full_counts_are_halved():
     reranker, oracle = Reranker(True), Oracle()
     reranker.make_room(3, 1, 1, D)
     reranker.arrays.rows[1], reranker.arrays.used[0] = 1, 2
@@ -431,13 +425,13 @@ def broken(arrays: dict[str, Any], name: str, value: object) -> dict[str, Any]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_state_that_cannot_be_is_refused(name: str, value: object) -> None:
+def test_a_state_that_cannot_be_is_refused(name, value):
     model = model_of(stream(50, 22))
     with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta(), broken(model.to_arrays(), f"reranker/{name}", value), (1, 2))
 
 
-def test_the_first_vector_takes_memory_for_its_own_classes_only() -> None:
+def test_the_first_vector_takes_memory_for_its_own_classes_only():
     model = model_of([(["w"], None, [f"c{i}"]) for i in range(3000)])
     before = model.n_bytes
     learn(model, [(["w"], [1] * 2048, ["c5", "c2999"])])
@@ -450,7 +444,7 @@ def test_the_first_vector_takes_memory_for_its_own_classes_only() -> None:
     assert loaded.digest() == model.digest()
 
 
-def test_memory_counts_the_means() -> None:
+def test_memory_counts_the_means():
     model = model_of(stream(100, 23))
     plain = model_of(stream(100, 23), rerank=False)
     assert model.sizes()["memory"]["class_means"] >= 6 * (12 + 6 * D)

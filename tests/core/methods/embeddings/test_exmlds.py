@@ -1,7 +1,5 @@
 """Embeddings of instances by their labels: each part against dense arithmetic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

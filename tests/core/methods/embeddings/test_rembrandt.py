@@ -1,7 +1,5 @@
 """Label embeddings: against dense linear algebra, and what is never formed."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Feature Focus as a batch method."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import sparse
 
@@ -11,7 +9,7 @@ from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made
 
 
-def test_who_ranks_leaves_nothing_in_the_index() -> None:
+def test_who_ranks_leaves_nothing_in_the_index():
     """Several threads rank by one index, so what one of them sums up must be nowhere that another one sees it."""
     data = made(100, seed=0)
     model = fitted.fit("ff", data, registry.params_of("ff", {}), np.random.default_rng(0), no_progress).model

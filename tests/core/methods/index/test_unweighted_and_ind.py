@@ -1,7 +1,5 @@
 """IND, the unweighted index and FF in batch, against doing it by hand and against the live index."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -29,7 +27,7 @@ def fit(method: str, data: Matrices, **plain: object) -> registry.Model:
     return registry.fit(method, data, registry.params_of(method, plain), np.random.default_rng(0), no_progress)[0]
 
 
-def test_ind_counts_what_comes_together() -> None:
+def test_ind_counts_what_comes_together():
     data = gathered(("a", "x"), ("a", "x"), ("a", "y"), ("ab", "yz"), ("b", "z"))
     weights = fit("ind", data, p_ind=0.3).to_arrays()
     # a: x 2/4, y 2/4, z 1/4 is too little; b: y 1/2, z 2/2
@@ -40,7 +38,7 @@ def test_ind_counts_what_comes_together() -> None:
     np.testing.assert_allclose(found.scores, np.array([1.25, 1.0, 0.5]) * 0.5**0.5, rtol=1e-6)
 
 
-def test_ind_counts_features_as_boolean_and_ranks_by_their_values() -> None:
+def test_ind_counts_features_as_boolean_and_ranks_by_their_values():
     """With ``boolean`` it ranks by Boolean features, too (JMLR 2009, sections 4.2 and 6.3.7)."""
     data = gathered(("a", "x"), ("b", "y"))
     query = sparse.csr_matrix(np.array([[0.6, 0.8]], np.float32))
@@ -52,14 +50,14 @@ def test_ind_counts_features_as_boolean_and_ranks_by_their_values() -> None:
     np.testing.assert_allclose(found.scores, [1.0, 1.0], rtol=1e-6)
 
 
-def test_the_threshold_of_ind_is_chosen_on_held_out_instances() -> None:
+def test_the_threshold_of_ind_is_chosen_on_held_out_instances():
     data = made(200, seed=0)
     chosen = fit("ind", data).to_arrays()["weights"].min()
     assert any(chosen >= np.float32(p) for p in ind.P_IND_CANDIDATES)
     assert chosen >= np.float32(ind.P_IND_CANDIDATES[0])
 
 
-def test_the_unweighted_index_updates_on_a_miss_and_on_too_many_wrong_ones() -> None:
+def test_the_unweighted_index_updates_on_a_miss_and_on_too_many_wrong_ones():
     data = gathered(("a", "x"), ("a", "y"), ("a", "x"))
     model = fit("unweighted", data, tolerance=5, passes=1).to_arrays()
     assert model["weights"].tolist() == [1.0, 1.0]  # x is missed once, y once; the third instance misses nothing
@@ -68,7 +66,7 @@ def test_the_unweighted_index_updates_on_a_miss_and_on_too_many_wrong_ones() -> 
     assert model["weights"].tolist() == [1.5, 0.5]
 
 
-def test_classifiers_of_the_unweighted_index_rank_what_it_retrieves() -> None:
+def test_classifiers_of_the_unweighted_index_rank_what_it_retrieves():
     """The index is the same with them; a label that it does not retrieve is not ranked (section 6.4.1)."""
     data = made(300, seed=0)
     plain, tandem = (fit("unweighted", data, tolerance=1, classifiers=n) for n in (0, 10))
@@ -96,7 +94,7 @@ def test_classifiers_of_the_unweighted_index_rank_what_it_retrieves() -> None:
     assert hits[1] >= hits[0]
 
 
-def test_perceptrons_of_the_unweighted_index_learn_what_is_retrieved_or_true() -> None:
+def test_perceptrons_of_the_unweighted_index_learn_what_is_retrieved_or_true():
     """Worked by hand, with one perceptron a class; a weight begins in [-1, 1] with its first update."""
     data = gathered(("a", "x"), ("b", "y"), ("a", "x"))
     arrays = fit("unweighted", data, passes=1, classifiers=1).to_arrays()
@@ -110,7 +108,7 @@ def test_perceptrons_of_the_unweighted_index_learn_what_is_retrieved_or_true() -
     assert 0.0 < y < 2.0
 
 
-def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest() -> None:
+def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest():
     """JMLR 2009, section 6.3.2."""
     rows = [("a", "x")] * 6 + [("a", "y")] * 3 + [("a", "z")]
     data = gathered(*rows)
@@ -127,14 +125,14 @@ def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest() -> Non
     assert fit("ff", data, d_max=1, **weights).rank(data.X[:1], 3).ids.tolist() == [0]
 
 
-def test_vote_min_counts_while_learning() -> None:
+def test_vote_min_counts_while_learning():
     """What does not vote has no margin to keep: so the learner with a threshold goes on updating."""
     data = gathered(("a", "x"), ("a", "y"), ("a", "x"), ("a", "x"))
     plain = fit("ff", data, margin=0.1, rating=False).to_arrays()["totals"]
     assert fit("ff", data, margin=0.1, rating=False, vote_min=0.9).to_arrays()["totals"] > plain
 
 
-def test_explanations_and_wide_blocks_keep_to_vote_min() -> None:
+def test_explanations_and_wide_blocks_keep_to_vote_min():
     index = Index(feature_focus.Params(margin=1e9, vote_min=0.2, memory=5.0, rating=False).index)
     ids, values = np.zeros(1, np.int32), np.ones(1, np.float32)
     for label in (0, 0, 0, 0, 0, 1, 1, 2):  # the finite memory makes the block wide
@@ -148,13 +146,13 @@ def test_explanations_and_wide_blocks_keep_to_vote_min() -> None:
         assert index.explain(ids, values, label)[0] == pytest.approx(share if share >= 0.2 else 0.0)
 
 
-def test_the_tolerance_is_searched_for() -> None:
+def test_the_tolerance_is_searched_for():
     _, params = registry.fit("unweighted", made(100, seed=0), "auto", np.random.default_rng(0), no_progress)
     assert params.tolerance in unweighted.TOLERANCES
 
 
 @pytest.mark.parametrize("passes", [1, 3])
-def test_ff_is_the_live_index(passes: int) -> None:
+def test_ff_is_the_live_index(passes):
     """Learned by ids in column order, the index is the same, connection by connection."""
     data = made(200, seed=0)
     model = fit("ff", data, passes=passes, margin=0.3)
@@ -167,7 +165,7 @@ def test_ff_is_the_live_index(passes: int) -> None:
         np.testing.assert_array_equal(model.to_arrays()[name], array, err_msg=name)
 
 
-def test_passes_and_margin_of_ff_are_searched_for() -> None:
+def test_passes_and_margin_of_ff_are_searched_for():
     """Each of three margins after each of ten passes, as in the paper (JMLR 2009, section 6)."""
     stages: set[str] = set()
     rng = np.random.default_rng(0)
@@ -177,7 +175,7 @@ def test_passes_and_margin_of_ff_are_searched_for() -> None:
     assert {stage for stage in stages if stage.endswith("of 30")} == {f"trying {n} of 30" for n in range(1, 31)}
 
 
-def test_frequency_ranks_by_how_often_a_label_was_seen() -> None:
+def test_frequency_ranks_by_how_often_a_label_was_seen():
     data = gathered(("a", "x"), ("b", "yx"), ("c", "z"), ("d", "zx"))
     found = frequency.fit(data, frequency.Params(), np.random.default_rng(0), no_progress).rank(data.X[:2], 2)
     assert found.ids.tolist() == [0, 2, 0, 2]

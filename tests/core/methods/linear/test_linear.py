@@ -1,7 +1,5 @@
 """Linear classifiers and hierarchies of them, against plain arithmetic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact neighbours: against dense sums, and without the long lists against all of them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -47,7 +45,7 @@ def dense_scores(model: swnn.Model, X: sparse.csr_matrix) -> np.ndarray:
 @pytest.mark.parametrize(
     ("S", "alpha", "beta"), [(1, 1.0, 1.0), (5, 2.0, 1.0), (20, 0.5, 0.0), (7, 0.0, 0.0), (9, 1.5, 0.5)]
 )
-def test_scores_are_those_of_the_formula(S: int, alpha: float, beta: float) -> None:
+def test_scores_are_those_of_the_formula(S, alpha, beta):
     data = made(200, seed=0)
     X = queries(data, 60, seed=1)
     model = swnn.fit(data, swnn.Params(S=S, alpha=alpha, beta=beta), np.random.default_rng(0), no_progress)
@@ -68,7 +66,7 @@ def test_scores_are_those_of_the_formula(S: int, alpha: float, beta: float) -> N
     few=st.sampled_from([0.05, 0.3, 10.0]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_pruning_changes_nothing(n: int, d: int, S: int, beta: float, distinct: int, few: float, seed: int) -> None:
+def test_pruning_changes_nothing(n, d, S, beta, distinct, few, seed):
     """Bit for bit: also with ties, empty rows, fewer instances than neighbours, and lists that are all frequent."""
     rng = np.random.default_rng(seed)
     X, Q = random_rows(n, d, rng, distinct), random_rows(30, d, rng, distinct)
@@ -93,7 +91,7 @@ class Counted(np.ndarray):
 
 
 @pytest.mark.parametrize("order", ["longest first", "random", "equal"])
-def test_a_query_of_thousands_of_features_is_ordered_by_a_few_looks_at_each(order: str) -> None:
+def test_a_query_of_thousands_of_features_is_ordered_by_a_few_looks_at_each(order):
     """10,000 features are allowed. Lists of one length stay in the order of the features."""
     n, rng = 10_000, np.random.default_rng(4)
     lengths = {"longest first": np.arange(n, 0, -1), "random": rng.integers(1, 50, n), "equal": np.full(n, 3)}[order]
@@ -123,7 +121,7 @@ def pruning_of_all(model: swnn.Model, Q: sparse.csr_matrix, few: float) -> None:
         assert not search.left.any()
 
 
-def test_of_equally_near_instances_the_later_ones_count() -> None:
+def test_of_equally_near_instances_the_later_ones_count():
     data = made(40, seed=0)
     same = data.with_values(sparse.csr_matrix(np.tile(data.X[0].toarray(), (40, 1))))
     model = swnn.fit(same, swnn.Params(S=3, alpha=1.0, beta=0.0), np.random.default_rng(0), no_progress)
@@ -134,19 +132,19 @@ def test_of_equally_near_instances_the_later_ones_count() -> None:
     }
 
 
-def test_parameters_are_searched_for_on_the_grid_of_the_paper() -> None:
+def test_parameters_are_searched_for_on_the_grid_of_the_paper():
     model, params = registry.fit("swnn", made(200, seed=0), "auto", np.random.default_rng(0), no_progress)
     assert (params.alpha, params.beta) in swnn.GRID
     assert params.S in (*swnn.NEIGHBORS, 2)
     assert model.rank(made(200, seed=0).X, 1).starts[-1] == 200
 
 
-def test_more_neighbours_than_instances_are_refused() -> None:
+def test_more_neighbours_than_instances_are_refused():
     with pytest.raises(InvalidInstance, match="S must be at most the 20 instances"):
         registry.fit("swnn", made(20, seed=0), swnn.Params(S=21), np.random.default_rng(0), no_progress)
 
 
-def test_by_default_a_few_instances_are_all_neighbours() -> None:
+def test_by_default_a_few_instances_are_all_neighbours():
     """Nobody asked for more than there are; and a version that is judged on fewer is fitted on all as it would be."""
     data = made(20, seed=0)
     model, params = registry.fit("swnn", data, swnn.Params(), np.random.default_rng(0), no_progress)
@@ -162,6 +160,6 @@ def test_by_default_a_few_instances_are_all_neighbours() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"S": 0}, {"S": 2.5}, {"alpha": -1}, {"beta": float("nan")}, {"prune": 1}])
-def test_wrong_parameters_are_named(wrong: dict[str, object]) -> None:
+def test_wrong_parameters_are_named(wrong):
     with pytest.raises(InvalidInstance, match=f"^{next(iter(wrong))} must be"):
         registry.params_of("swnn", wrong)

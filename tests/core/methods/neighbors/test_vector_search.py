@@ -1,7 +1,5 @@
 """Neighbours of dense vectors: exact ones against a full product, approximate ones by their recall; projections."""
 
-from __future__ import annotations
-
 import math
 import re
 import zlib
@@ -27,7 +25,7 @@ def vectors(n: int, dim: int, seed: int) -> Vectors:
 
 
 @pytest.mark.parametrize("n", [3, 700, vector_search.TILE + 5])
-def test_exact_neighbours_are_those_of_the_whole_product(n: int) -> None:
+def test_exact_neighbours_are_those_of_the_whole_product(n):
     train, test = vectors(n, 20, seed=0), vectors(40, 20, seed=1)
     found = vector_search.search_exact(test, train, 10)
     products = test @ train.T
@@ -39,7 +37,7 @@ def test_exact_neighbours_are_those_of_the_whole_product(n: int) -> None:
         assert set(found.ids[row, : len(order)]) == set(order) or n > 3
 
 
-def test_projected_vectors_are_products_with_independent_normals() -> None:
+def test_projected_vectors_are_products_with_independent_normals():
     """Mean 0, variance 1, no correlation; another seed is another matrix; rows do not depend on what else is there."""
     eye = sparse.identity(3000, dtype=np.float32, format="csr")
     seed = np.uint64(7)
@@ -55,7 +53,7 @@ def test_projected_vectors_are_products_with_independent_normals() -> None:
     assert not project(eye[5] * 0, seed, 51).any()
 
 
-def test_the_random_matrix_has_the_same_bits_on_every_machine() -> None:
+def test_the_random_matrix_has_the_same_bits_on_every_machine():
     """By arithmetic alone: the functions of a machine's mathematical library may differ in the last bit."""
     drawn = np.empty((2000, 33), np.float32)
     draw_rows(np.uint64(7), np.arange(2000, dtype=np.int32), drawn)
@@ -67,7 +65,7 @@ def test_the_random_matrix_has_the_same_bits_on_every_machine() -> None:
     assert not [name for name in called if re.search(r"\b(log|sin|cos|pow|exp|fma|fmuladd)\b", name)]
 
 
-def test_projections_are_those_of_box_and_muller() -> None:
+def test_projections_are_those_of_box_and_muller():
     """Out of the bits of splitmix64, computed here with the functions of the library."""
     drawn = np.empty((300, 40), np.float32)
     draw_rows(np.uint64(9), np.arange(300, dtype=np.int32), drawn)
@@ -89,7 +87,7 @@ def test_projections_are_those_of_box_and_muller() -> None:
             np.testing.assert_allclose(drawn[feature, j : j + 2], expected, rtol=2e-7, atol=1e-14)
 
 
-def test_projections_keep_cosines() -> None:
+def test_projections_keep_cosines():
     data = made(200, seed=0)
     exact = (data.X @ data.X.T).toarray()
     z = project(data.X, np.uint64(3), 4000)
@@ -97,7 +95,7 @@ def test_projections_keep_cosines() -> None:
 
 
 @pytest.mark.parametrize(("index", "least"), [("graph", 0.95), ("lsh", 0.3)])
-def test_approximate_neighbours_tell_their_recall(index: str, least: float) -> None:
+def test_approximate_neighbours_tell_their_recall(index, least):
     if index == "graph":
         pytest.importorskip("usearch")
     data = made(400, seed=0)
@@ -111,7 +109,7 @@ def test_approximate_neighbours_tell_their_recall(index: str, least: float) -> N
         np.testing.assert_array_equal(one, other)
 
 
-def test_recall_is_measured_where_it_is_heard_and_can_be_stopped() -> None:
+def test_recall_is_measured_where_it_is_heard_and_can_be_stopped():
     """By every learner: tiles of all vectors, and then each table of keys."""
     data = made(400, seed=0)
     told: list[tuple[str, float]] = []
@@ -128,12 +126,12 @@ def test_recall_is_measured_where_it_is_heard_and_can_be_stopped() -> None:
         ogeec.fit(data, params, np.random.default_rng(0), stop)
 
 
-def test_an_exact_search_is_its_own_recall() -> None:
+def test_an_exact_search_is_its_own_recall():
     data = made(100, seed=0)
     assert ogeec.fit(data, ogeec.Params(), np.random.default_rng(0), no_progress).recall == 1.0
 
 
-def test_scores_are_means_of_cosines_over_the_learners() -> None:
+def test_scores_are_means_of_cosines_over_the_learners():
     data = made(100, seed=0)
     params = ogeec.Params(dim=30, neighbors=4, learners=3)
     model = ogeec.fit(data, params, np.random.default_rng(0), no_progress)
@@ -151,7 +149,7 @@ def test_scores_are_means_of_cosines_over_the_learners() -> None:
     np.testing.assert_allclose(dense, expected, atol=1e-5)
 
 
-def test_of_equal_instances_the_learners_take_different_ones() -> None:
+def test_of_equal_instances_the_learners_take_different_ones():
     data = made(60, seed=0)
     X = sparse.vstack([data.X[0]] * 60, format="csr")
     alike = replace(data, X=X, Y=sparse.identity(60, np.int8, format="csr"), labels=[str(i) for i in range(60)])
@@ -161,11 +159,11 @@ def test_of_equal_instances_the_learners_take_different_ones() -> None:
     np.testing.assert_allclose(found.scores, 1 / 5, rtol=1e-5)
 
 
-def test_the_number_of_neighbours_is_searched_for() -> None:
+def test_the_number_of_neighbours_is_searched_for():
     _, params = registry.fit("ogeec", made(200, seed=0), "auto", np.random.default_rng(0), no_progress)
     assert params.neighbors in ogeec.NEIGHBORS_CANDIDATES
 
 
-def test_more_neighbours_than_instances_are_refused() -> None:
+def test_more_neighbours_than_instances_are_refused():
     with pytest.raises(InvalidInstance, match="neighbors must be at most the 20 instances"):
         registry.fit("ogeec", made(20, seed=0), ogeec.Params(neighbors=21), np.random.default_rng(0), no_progress)

@@ -1,7 +1,5 @@
 """Matrices: built in a stream, in an order that the data decide, and refused where they are wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -41,7 +39,7 @@ def read(rows: list[DatasetInstance], like: Matrices | None = None) -> Matrices:
     return gather(rows, vectorizer().vectorize, DATASET_LIMITS, SECRET, like)
 
 
-def test_columns_stand_in_the_order_of_numbers_and_letters() -> None:
+def test_columns_stand_in_the_order_of_numbers_and_letters():
     data = read(ROWS)
     assert data.keys == [b"9", b"10", b"and", b"wheat"]
     assert data.labels == ["9", "10", "grain"]
@@ -55,13 +53,13 @@ def test_columns_stand_in_the_order_of_numbers_and_letters() -> None:
     assert data.X.nnz == 4
 
 
-def test_the_order_of_the_rows_is_only_the_order_of_the_rows() -> None:
+def test_the_order_of_the_rows_is_only_the_order_of_the_rows():
     data, turned = read(ROWS), read(ROWS[::-1])
     np.testing.assert_array_equal(data.X.toarray(), turned.X.toarray()[::-1])
     np.testing.assert_array_equal(data.Y.toarray(), turned.Y.toarray()[::-1])
 
 
-def test_other_instances_in_the_same_columns() -> None:
+def test_other_instances_in_the_same_columns():
     data = read(ROWS)
     rows = [
         DatasetInstance(text="wheat or corn", labels=("corn", "9")),
@@ -76,13 +74,13 @@ def test_other_instances_in_the_same_columns() -> None:
     np.testing.assert_array_equal(vector_rows(vectors, data.features).toarray(), test.X.toarray())
 
 
-def test_from_a_data_set_that_is_vectorized_already() -> None:
+def test_from_a_data_set_that_is_vectorized_already():
     data, same = read(ROWS), of_dataset(vectorize_all(ROWS, vectorizer().vectorize, DATASET_LIMITS), SECRET)
     assert (data.keys, data.labels) == (same.keys, same.labels)
     np.testing.assert_array_equal(data.X.toarray(), same.X.toarray())
 
 
-def test_from_the_records_of_a_log() -> None:
+def test_from_the_records_of_a_log():
     rows = [row for row in ROWS if row.labels]
     records = [vectorizer().vectorize(row.features, row.text) + pack_labels(row.labels, DATASET_LIMITS) for row in rows]
     gathering, at = MatrixBuilder(SECRET), 0
@@ -96,7 +94,7 @@ def test_from_the_records_of_a_log() -> None:
     np.testing.assert_array_equal(data.Y.toarray(), same.Y.toarray())
 
 
-def test_the_first_and_the_last_instances_are_views() -> None:
+def test_the_first_and_the_last_instances_are_views():
     data = made(50, seed=3)
     for n in (0, 1, 49, 50):
         for part, X, Y in ((data.first(n), data.X[:n], data.Y[:n]), (data.last(n), data.X[50 - n :], data.Y[50 - n :])):
@@ -105,7 +103,7 @@ def test_the_first_and_the_last_instances_are_views() -> None:
             assert n < 49 or np.shares_memory(part.X.data, data.X.data)
 
 
-def test_many_instances_outgrow_the_first_arrays() -> None:
+def test_many_instances_outgrow_the_first_arrays():
     rows = [DatasetInstance(text=" ".join(f"w{i}x{j}" for j in range(40)), labels=(str(i),)) for i in range(3000)]
     data = read(rows)
     assert data.X.shape == (3000, 120_000)
@@ -113,7 +111,7 @@ def test_many_instances_outgrow_the_first_arrays() -> None:
     np.testing.assert_allclose(np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel(), 1.0, rtol=1e-5)
 
 
-def test_rows_get_the_length_1_whatever_their_place() -> None:
+def test_rows_get_the_length_1_whatever_their_place():
     rng = np.random.default_rng(0)
     sizes = [0, 3, VALUES_AT_ONCE + 5, 0, 0, VALUES_AT_ONCE - 1, 1, 0, *rng.integers(0, 50, 5000).tolist(), 0]
     starts = np.concatenate(([0], np.cumsum(sizes)))
@@ -128,7 +126,7 @@ def test_rows_get_the_length_1_whatever_their_place() -> None:
         assert len(X.data[own]) == size
 
 
-def test_an_invalid_instance_is_named() -> None:
+def test_an_invalid_instance_is_named():
     with pytest.raises(Malformed, match=r"line 4: labels\[0\]: a label must not be empty"):
         read([DatasetInstance(text="a", labels=("",), line=4)])
 
@@ -159,12 +157,12 @@ def of(values: list[float], columns: list[int], ends: list[int], width: int) -> 
         (of([1], [0], [1], 5), of([1], [0], [1], 3), "a column for each feature"),
     ],
 )
-def test_wrong_matrices_are_refused(X: sparse.csr_matrix, Y: sparse.csr_matrix, message: str) -> None:
+def test_wrong_matrices_are_refused(X, Y, message):
     with pytest.raises(ValueError, match=message):
         matrices(X, Y)
 
 
-def test_a_hierarchy_and_cooccurrence_have_a_place_for_each_label() -> None:
+def test_a_hierarchy_and_cooccurrence_have_a_place_for_each_label():
     data = read(ROWS)
     with pytest.raises(ValueError, match="hierarchy must be a square"):
         Hierarchy(parents=sparse.csr_matrix((3, 4)))
@@ -174,7 +172,7 @@ def test_a_hierarchy_and_cooccurrence_have_a_place_for_each_label() -> None:
             Matrices(X=data.X, Y=data.Y, features=data.features, labels=data.labels, **wrong)  # type: ignore[arg-type]
 
 
-def test_hidden_labels() -> None:
+def test_hidden_labels():
     data = made(200, seed=0)
     hidden = hide_labels(data, 0.8, np.random.default_rng(1))
     assert hidden.Y.nnz == round(0.2 * data.Y.nnz)
@@ -188,7 +186,7 @@ def test_hidden_labels() -> None:
     assert hide_labels(data, 1.0, np.random.default_rng(1)).Y.nnz == 0
 
 
-def test_idf_weights() -> None:
+def test_idf_weights():
     X = read([DatasetInstance(text="a b"), DatasetInstance(text="a"), DatasetInstance(text="a c")]).X
     factors = idf.weights(X)
     np.testing.assert_allclose(factors, np.log([4 / 3.5, 4 / 1.5, 4 / 1.5]), rtol=1e-6)
@@ -199,7 +197,7 @@ def test_idf_weights() -> None:
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
 
 
-def test_a_value_next_to_0_stays_above_it_when_weighted() -> None:
+def test_a_value_next_to_0_stays_above_it_when_weighted():
     rows = [DatasetInstance(features=b'{"p": 1}', labels=(f"{i % 2}",)) for i in range(100)]
     data = read([*rows, DatasetInstance(features=b'{"p": 1e-44, "q": 1}', labels=("2",))])
     before = data.X.copy()
@@ -214,28 +212,28 @@ def test_a_value_next_to_0_stays_above_it_when_weighted() -> None:
     ("rows", "use_idf", "expected"),
     [(ROWS, None, True), (ROWS[1:], None, False), (ROWS, False, False), (ROWS[1:], True, True)],
 )
-def test_idf_is_on_for_text_unless_told(rows: list[DatasetInstance], use_idf: bool | None, expected: bool) -> None:
+def test_idf_is_on_for_text_unless_told(rows, use_idf, expected):
     params = registry.params_of("swnn", {"S": 1})
     model = fitted.fit("swnn", read(rows), params, np.random.default_rng(0), no_progress, use_idf=use_idf)
     assert (model.idf is not None) is expected
     assert ("idf" in model.to_arrays()) is expected
 
 
-def test_a_method_without_use_for_idf_has_none() -> None:
+def test_a_method_without_use_for_idf_has_none():
     params, rng = registry.params_of("ff", {}), np.random.default_rng(0)
     assert fitted.fit("ff", read(ROWS), params, rng, no_progress).idf is None
     with pytest.raises(InvalidInstance, match="ff takes no idf"):
         fitted.fit("ff", read(ROWS), params, rng, no_progress, use_idf=True)
 
 
-def test_a_search_needs_a_label_that_is_there_twice() -> None:
+def test_a_search_needs_a_label_that_is_there_twice():
     with pytest.raises(InvalidInstance, match="labels that at least two instances have"):
         registry.fit("swnn", read(ROWS), "auto", np.random.default_rng(0), no_progress)
     with pytest.raises(InvalidInstance, match="frequency has no parameters that can be searched for"):
         registry.fit("frequency", read(ROWS), "auto", np.random.default_rng(0), no_progress)
 
 
-def test_vectors_are_answered_by_an_artifact() -> None:
+def test_vectors_are_answered_by_an_artifact():
     model = fitted.fit("swnn", read(ROWS), registry.params_of("swnn", {"S": 1}), np.random.default_rng(0), no_progress)
     vectors = [vectorizer().vectorize(None, text) for text in ("wheat", "unheard of")]
     found = model.rank_vectors(vectors, 5)
@@ -244,7 +242,7 @@ def test_vectors_are_answered_by_an_artifact() -> None:
 
 
 @pytest.mark.parametrize("boolean", [False, True])
-def test_matrices_are_a_data_set_again_with_its_dense_vectors(boolean: bool) -> None:
+def test_matrices_are_a_data_set_again_with_its_dense_vectors(boolean):
     rows = [*ROWS, DatasetInstance(text="wheat prices", vector=[3.0, -4.0, 0.5], labels=("grain",), line=4)]
     vectorize = Vectorizer(ModelConfig(boolean=boolean), DATASET_LIMITS).vectorize
     expected = vectorize_all(rows, vectorize, DATASET_LIMITS)

@@ -1,7 +1,5 @@
 """Pieces of work run where the caller says."""
 
-from __future__ import annotations
-
 from abound_core.methods.training.parallel import executed_by, is_distributed, spread
 
 
@@ -18,7 +16,7 @@ class Backwards:
         return [work(*piece) for piece in reversed(pieces)][::-1]
 
 
-def test_pieces_run_on_the_executor_of_the_caller_and_on_threads_otherwise() -> None:
+def test_pieces_run_on_the_executor_of_the_caller_and_on_threads_otherwise():
     told: list[int] = []
     executor = Backwards()
     with executed_by(executor):
