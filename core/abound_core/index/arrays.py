@@ -49,5 +49,5 @@ def import_index(index: IndexArrays, arrays: Mapping[str, npt.NDArray[Any]], squ
     parts = [np.require(arrays[name], requirements=("C", "W")) for name in (SQUARES_ARRAYS if squares else ARRAYS)]
     if squares and not sls.import_squares(index, *parts):
         raise Corrupted("a number of the index is out of range, or a feature is connected to a class twice")
-    if not squares and not export.import_features(index, *parts):
-        raise Corrupted("the connections of the index are not in their order, or exceed the total of their feature")
+    if not squares and not export.import_features(index, *parts, np.zeros(len(index.scores), np.uint64)):
+        raise Corrupted("the connections of the index are out of order, repeated, or exceed the total of their feature")

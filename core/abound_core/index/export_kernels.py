@@ -146,10 +146,11 @@ def units_to_import(lengths, class_ids, counts):
 
 
 @kernel
-def import_features(arrays, lengths, seen, totals, class_ids, counts):
+def import_features(arrays, lengths, seen, totals, class_ids, counts, owners):
     """Fill an empty index that is large enough, the reverse of ``export_features``.
 
-    Each array is valid by itself (``abound_core.index.arrays``). Returns False if they contradict each other.
+    Each array is valid by itself (``abound_core.index.arrays``). ``owners``: zeros, one for each class. Returns False
+    if they contradict each other.
     """
     memory, first = memory_of(arrays), U0
     for feature in range(np.uint64(len(lengths))):
@@ -163,6 +164,9 @@ def import_features(arrays, lengths, seen, totals, class_ids, counts):
         header = make_header(reserve(memory, size) if length else U0, length, size, flags)
         for at in range(length):
             class_id, count = np.uint64(class_ids[first + at]), counts[first + at]
+            if owners[class_id] == feature + U1:  # connected twice: together they may exceed the total
+                return False
+            owners[class_id] = feature + U1
             if wide:
                 store_float(memory.arena, block_of(header) + at, count)
                 store_id(memory.arena, first_id(header) + at, np.uint32(class_id))
