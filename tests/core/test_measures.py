@@ -28,72 +28,43 @@ def rankings(pairs: Sequence[tuple[Sequence[int], Sequence[float]]]) -> Rankings
     return Rankings.of(starts, ids, np.array([one for _, scores in pairs for one in scores]))
 
 
-@pytest.fixture
-def measures() -> dict[str, float | None]:
-    return evaluate(rankings(RANKED), LabelSets.of(TRUE), WEIGHTS)
+def test_measures_by_hand():
+    """R and MRR leave out instances without true labels; the others count every instance."""
+    ideal = 1 + SECOND  # two true labels, at the ranks 1 and 2
+    first = (SECOND + THIRD) / ideal
+    assert evaluate(rankings(RANKED), LabelSets.of(TRUE), WEIGHTS) == pytest.approx(
+        {
+            "R@1": 1 / 3,
+            "R@5": 2 / 3,
+            "MRR": (1 / 2 + 1 + 0) / 3,
+            "HR": 2.0,
+            "P@1": 1 / 4,
+            "P@3": (2 + 1) / (4 * 3),
+            "P@5": (2 + 1) / (4 * 5),
+            "nDCG@1": 1 / 4,
+            "nDCG@3": (first + 1) / 4,
+            "nDCG@5": (first + 1) / 4,
+            "PSP@1": 8 / (2 + 8 + 1),  # won: 0 + 8 ; best: label 1 of instance 0 (2), label 3 (8), label 0 (1)
+            "PSP@3": 11 / 12,  # won: 1 + 2 + 8 ; best: 2 + 1, 8, 1
+            "PSP@5": 11 / 12,
+            "PSnDCG@1": 8 / 11,
+            "PSnDCG@3": ((1 * SECOND + 2 * THIRD) / ideal + 8) / ((2 * 1 + 1 * SECOND) / ideal + 8 + 1),
+            "PSnDCG@5": ((1 * SECOND + 2 * THIRD) / ideal + 8) / ((2 * 1 + 1 * SECOND) / ideal + 8 + 1),
+        }
+    )
 
 
-def test_rank_measures_leave_out_instances_without_true_labels(measures):
-    assert measures["R@1"] == pytest.approx(1 / 3)
-    assert measures["R@5"] == pytest.approx(2 / 3)
-    assert measures["MRR"] == pytest.approx((1 / 2 + 1 + 0) / 3)
-    assert measures["HR"] == pytest.approx(2.0)
-
-
-def test_precision_divides_by_k_and_counts_every_instance(measures):
-    assert measures["P@1"] == pytest.approx(1 / 4)
-    assert measures["P@3"] == pytest.approx((2 + 1) / (4 * 3))
-    assert measures["P@5"] == pytest.approx((2 + 1) / (4 * 5))
-
-
-def test_ndcg(measures):
-    assert measures["nDCG@1"] == pytest.approx(1 / 4)
-    first = (SECOND + THIRD) / (1 + SECOND)  # ideal: its two true labels at the ranks 1 and 2
-    assert measures["nDCG@3"] == pytest.approx((first + 1) / 4)
-    assert measures["nDCG@5"] == pytest.approx((first + 1) / 4)
-
-
-def test_propensity_scored_precision_is_a_ratio_of_sums(measures):
-    # @1 won: 0 + 8 ; best: label 1 of instance 0 (2), label 3 (8), label 0 (1)
-    assert measures["PSP@1"] == pytest.approx(8 / (2 + 8 + 1))
-    # @3 won: 1 + 2 + 8 ; best: 2 + 1, 8, 1
-    assert measures["PSP@3"] == pytest.approx(11 / 12)
-
-
-def test_propensity_scored_ndcg_divides_both_sums_by_the_unweighted_ideal(measures):
-    assert measures["PSnDCG@1"] == pytest.approx(8 / 11)
-    ideal = 1 + SECOND
-    won = (1 * SECOND + 2 * THIRD) / ideal + 8
-    best = (2 * 1 + 1 * SECOND) / ideal + 8 + 1
-    assert measures["PSnDCG@3"] == pytest.approx(won / best)
+@pytest.mark.parametrize("true", [[], [[]], [[0]]], ids=["nothing", "unlabelled", "not found"])
+def test_nothing_found(true):
+    found = evaluate(rankings([([1], [1.0])] * len(true)), LabelSets.of(true), np.ones(2))
+    assert found.pop("HR") is None
+    assert set(found.values()) == {0.0}
 
 
 def test_equal_scores_are_ordered_by_label_id():
     tied = rankings([([7, 2, 5], [0.5, 0.5, 0.75])])
     assert tied.ids.tolist() == [5, 2, 7]
     assert tied.scores.tolist() == [0.75, 0.5, 0.5]
-
-
-def test_no_true_label_found_anywhere():
-    measures = evaluate(rankings([([1], [1.0])]), LabelSets.of([[0]]), np.ones(2))
-    assert measures["MRR"] == 0.0
-    assert measures["HR"] is None
-    assert measures["PSP@1"] == 0.0
-
-
-def test_nothing_at_all():
-    measures = evaluate(rankings([]), LabelSets.of([]), np.ones(0))
-    assert measures.pop("HR") is None
-    assert set(measures.values()) == {0.0}
-
-
-def test_instances_without_true_labels_only():
-    measures = evaluate(rankings([([1], [1.0])]), LabelSets.of([[]]), np.ones(2))
-    assert measures["R@1"] == measures["P@1"] == measures["PSnDCG@5"] == 0.0
-
-
-def test_repeated_true_labels_count_once():
-    assert LabelSets.of([[4, 4, 1], []]).ids.tolist() == [4, 1]
 
 
 def test_propensity_by_hand():
@@ -103,25 +74,15 @@ def test_propensity_by_hand():
     assert weights[0] == pytest.approx(math.log(20))
     # N = 0: 1 + C 1.5^-0.55 = 1 + 3.3034618 * 0.8001102 ; N = 10: 1 + C 11.5^-0.55 = 1 + 3.3034618 * 0.2609854
     assert weights[1:].tolist() == pytest.approx([3.6431335, 1.8621552], abs=1e-7)
-
-
-def test_propensity_takes_other_constants():
     assert Propensity(a=0.6, b=2.6).weights([1], 1000)[0] == pytest.approx(math.log(1000))
+    assert Propensity().weights([0, 1], 2).tolist() == [1.0, 1.0]
     with pytest.raises(ValueError, match="b > 0"):
         Propensity(b=0.0)
 
 
-def test_propensity_of_a_tiny_training_set_stays_at_one():
-    assert Propensity().weights([0, 1], 2).tolist() == [1.0, 1.0]
-
-
-def test_rank_measures_by_hand():
-    assert rank_measures(np.array([1, 5, 6, 0])) == {
-        "R@1": 0.25,
-        "R@5": 0.5,
-        "MRR": pytest.approx((1 + 1 / 5 + 1 / 6) / 4),
-        "HR": pytest.approx(4 / (1 + 1 / 5 + 1 / 6)),
-    }
+def test_rank_measures_are_those_of_the_ranks():
+    mrr = (1 + 1 / 5 + 1 / 6) / 4
+    assert rank_measures(np.array([1, 5, 6, 0])) == pytest.approx({"R@1": 0.25, "R@5": 0.5, "MRR": mrr, "HR": 1 / mrr})
 
 
 def plain(

@@ -83,21 +83,6 @@ def test_a_real_difference_is_found(mean):
     assert np.median(needed) < 6 * 2 * math.log(QUICK.needed) * 0.16 / mean**2
 
 
-def test_one_that_becomes_better_late_is_found_soon():
-    rng = np.random.default_rng(7)
-    one = PairedComparison()
-    for d in np.clip(rng.normal(-0.2, 0.4, 20_000), -1, 1).tolist():
-        one.add(d, ALPHA)
-    assert one.evidence < 1.0
-    before = one.n
-    for d in np.clip(rng.normal(0.2, 0.4, 3000), -1, 1).tolist():
-        one.add(d, ALPHA)
-        if one.evidence >= QUICK.needed:
-            break
-    assert one.n - before < 1500
-    assert one.mean < 0.0  # over all time it is still the worse one
-
-
 def test_one_that_becomes_better_after_a_long_time_is_found_as_soon():
     """By then the gamblers that never bet are all richer than what a new one begins with."""
     rng = np.random.default_rng(11)
@@ -127,22 +112,12 @@ def test_capital_changes_hands_and_none_is_made():
         one.add(d, ALPHA)
 
 
-def test_the_interval_holds_a_mean_that_is_not_zero():
-    rng = np.random.default_rng(8)
-    one = PairedComparison()
-    for d in rng.choice([-0.5, 1.0], 3000).tolist():
-        one.add(d, ALPHA)
-    low, high = one.interval(ALPHA)
-    assert 0.0 < low < 0.25 < high < 0.5
-
-
 def test_promotes_and_rolls_back_by_one_rule():
     rng = np.random.default_rng(9)
     contest = Contest(served="live", alpha=ALPHA)
     for live, batch in zip(shown(2000, 0.4, rng), shown(2000, 0.7, rng), strict=True):
         contest.add({"live": live, "v": batch, "w": 0})
     decision = contest.decide(QUICK, ["v", "w"], [])
-    assert decision is not None
     assert (decision.kind, decision.version, decision.instead_of) == ("promote", "v", "live")
     assert 0.0 < decision.low < decision.difference < decision.high
     contest.set_served("v")
@@ -151,7 +126,6 @@ def test_promotes_and_rolls_back_by_one_rule():
         contest.add({"live": live, "v": batch})
     assert contest.decide(QUICK, [], []) is None  # nobody may
     back = contest.decide(QUICK, ["w"], ["live"])
-    assert back is not None
     assert (back.kind, back.version) == ("roll back", "live")
 
 
@@ -174,17 +148,3 @@ def test_goes_on_from_what_was_kept_as_if_it_had_never_stopped():
         if i % 400 == 0:
             kept = msgspec.json.decode(msgspec.json.encode(kept), type=Contest)
     assert kept == whole
-
-
-def test_forgets_former_challengers():
-    contest = Contest(served="live", alpha=ALPHA)
-    contest.add({"live": 1, "v": 1, "w": 2})
-    contest.retain(["w"])
-    assert set(contest.scores) == {"live", "w"}
-    assert set(contest.comparisons) == {"w"}
-
-
-@pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"alpha": 0.9}, {"min_events": 0}])
-def test_refuses_wrong_parameters(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        GateParams(**wrong)

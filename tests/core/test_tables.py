@@ -34,13 +34,9 @@ def test_columns_have_their_usual_names():
     assert features(one) == {"price": 3.5, "colour": "red"}
     (one,) = rows("label,colour\nsocks,red\n")
     assert (one.text, one.labels, features(one)) == (None, ("socks",), {"colour": "red"})
-    (one,) = rows('text,label,vector\na,x,"[1, 0.5]"\n')
+    (one,) = rows(',text,label,vector\n17,a,x,"[1, 0.5]"\n')  # the index of pandas is no feature
     assert (one.vector, one.features) == ([1, 0.5], None)
-
-
-def test_the_index_of_pandas_is_no_feature():
-    (one,) = rows(",text,label\n17,a,x\n")
-    assert (one.text, one.labels, one.features) == ("a", ("x",), None)
+    assert rows("") == rows("text,label\n") == []
 
 
 def test_columns_are_named():
@@ -60,35 +56,23 @@ def test_columns_are_named():
     )
 
 
-def test_a_label_keeps_its_spelling():
-    assert [one.labels for one in rows("text,label\na,007\nb,12\nc,1.50\nd,\n")] == [("007",), ("12",), ("1.50",), ()]
-
-
-def test_only_numbers_are_numbers():
-    cells = ["1", "-2.5", "1e3", "007", "1_000", "NaN", "0x1", "+1", "1.", " 1", "yes"]
-    (one,) = rows(",".join(f"c{i}" for i in range(len(cells))) + "\n" + ",".join(cells) + "\n")
-    assert list(features(one).values()) == [1, -2.5, 1000, *cells[3:]]
-
-
 @given(st.floats(1e-4, 1e-1))
 def test_a_number_that_is_written_in_full_is_that_number(value):
     (one,) = rows(f"text,x,y\na,{value!r},{Decimal(value):f}\n")
     assert features(one) == {"x": value, "y": value}
 
 
-def test_exponents_of_numbers():
-    (one,) = rows("text,x,y\na,1e-100,-2E+300\n")
-    assert features(one) == {"x": 1e-100, "y": -2e300}
+def test_only_numbers_and_booleans_are_such():
+    cells = ["1", "-2.5", "1e3", "-2E+300", "True", "false", "TRUE"]
+    texts = ["007", "1_000", "NaN", "0x1", "+1", "1.", " 1", "yes", "tRue"]
+    (one,) = rows(",".join(f"c{i}" for i in range(16)) + "\n" + ",".join(cells + texts) + "\n")
+    assert list(features(one).values()) == [1, -2.5, 1000, -2e300, True, False, True, *texts]
     with pytest.raises(Malformed, match=r"line 2: x: a number must be finite and below 1\.8e308"):
         rows("text,x\na,1e400\n")
 
 
-def test_booleans_are_read_however_they_are_written():
-    [row] = rows("text,a,b,c,d\nx,True,false,TRUE,tRue\n")
-    assert features(row) == {"a": True, "b": False, "c": True, "d": "tRue"}
-
-
-def test_a_list_of_labels_in_a_cell():
+def test_labels_of_a_cell():
+    assert [one.labels for one in rows("text,label\na,007\nb,12\nc,1.50\nd,\n")] == [("007",), ("12",), ("1.50",), ()]
     text = 'text,labels\na,"[""grain"", ""wheat""]"\nb,[]\nc,[deleted]\n'
     assert [row.labels for row in rows(text)] == [("grain", "wheat"), (), ("[deleted]",)]
     with pytest.raises(Malformed, match=r"line 2: the labels \"\['grain', 'wheat'\]\" look like a list"):
@@ -114,24 +98,13 @@ def test_separators_and_quotes(separator):
         ('text,label\na"b"c,x\n"d"e,x\n', {}, "a.csv: line 3: not a row of CSV: ',' expected after"),
         ('text,label\na,x\n"' + ("y" * 2**16 + "\n") * 256, {}, "a.csv: line 3: the row has over 16777216 bytes"),
         (b"text,label\na,b\n\xff,c\n", {}, "a.csv: line 3: not UTF-8"),
-        (b"text,\xff\na,b\n", {}, "a.csv: line 1: not UTF-8"),
-        (
-            "text,label\n",
-            {"text": ("title",)},
-            "a.csv: line 1: there is no column 'title'; the columns are 'text', 'label'",
-        ),
-        ("text,label\n", {"label": "topic"}, "a.csv: line 1: there is no column 'topic'"),
+        ("text,label\n", {"text": ("title",)}, "line 1: there is no column 'title'; the columns are 'text', 'label'"),
         ("text,label\n", {"ignore": ("id",)}, "a.csv: line 1: there is no column 'id'"),
-        ("text,label\n", {"vector": "emb"}, "a.csv: line 1: there is no column 'emb'"),
         ("text,vector\na,[x]\n", {}, "a.csv: line 2: vector: not a list of numbers: JSON is malformed"),
-        (
-            'emb\n"[1, null]"\n',
-            {"vector": "emb"},
-            "line 2: emb: not a list of numbers: Expected `float`, got `null` - at `emb[1]`",
-        ),
+        ('emb\n"[1, null]"\n', {"vector": "emb"}, "line 2: emb: not a list of numbers: Expected `float`, got `null`"),
         ("text,a,a\n", {}, "a.csv: line 1: two columns have the name 'a'"),
     ],
-    ids=range(13),
+    ids=range(10),
 )
 def test_errors_name_the_line(text, columns, message):
     with pytest.raises(Malformed, match=re.escape(message)):
@@ -144,10 +117,6 @@ def test_bad_rows_can_be_skipped():
     found = list(read_csv(lines, TableColumns(), on_bad=bad.append))
     assert [one.text for one in found] == ["a", "d"]
     assert [str(one).partition(":")[0] for one in bad] == ["line 3", "line 4", "line 5"]
-
-
-def test_an_empty_file_has_no_rows():
-    assert rows("") == rows("text,label\n") == []
 
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -205,24 +174,15 @@ def test_typed_labels(given, expected):
     ("columns", "message"),
     [
         ({"a": [{"b": 1}]}, "f: line 1: a: a dict is no feature"),
-        ({"a": [b"x"]}, "f: line 1: a: a bytes is no feature"),
-        (
-            {"a": [[1, 2]]},
-            "f: line 1: a: a list with values that are not strings is no feature; ignore the column, or name",
-        ),
+        ({"a": [[1, 2]]}, "f: line 1: a: a list with values that are not strings is no feature; ignore the column, or"),
         ({"text": [3]}, "f: line 1: text: a text must be a string, not int"),
         ({"label": [b"x"]}, "f: line 1: labels must be strings or whole numbers, not bytes b'x'"),
-        ({"vector": [["x"]]}, "f: line 1: vector: not a list of numbers"),
         ({"vector": [[]]}, "f: line 1: vector: not a list of numbers"),
-        (
-            {"vector": [[1.0, None]]},
-            "f: line 1: vector: not a list of numbers: Expected `float`, got `null` - at `vector[1]`",
-        ),
         ({"vector": [[1.0, math.nan]]}, "f: line 1: vector: not a list of finite numbers: got `nan` - at `vector[1]`"),
         ({"a": pyarrow.array([1], pyarrow.duration("s"))}, "f: line 1: a: a timedelta is no feature"),
         ({"a": [-math.inf]}, "f: line 1: a: a number must be finite and below 1.8e308"),
     ],
-    ids=range(11),
+    ids=range(8),
 )
 def test_wrong_types_are_refused(columns, message):
     with pytest.raises(Malformed, match=re.escape(message)):

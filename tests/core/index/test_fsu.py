@@ -4,11 +4,8 @@ The weights may differ by 1e-5 by contract. In fact kernels and oracle do the sa
 order, and so the tests ask for the same bits.
 """
 
-import gzip
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from abound_core.config import ModelConfig
 from abound_core.index import learning_kernels as learning
 from abound_core.index.index import Index
 from abound_core.index.layout_kernels import Feedback
@@ -167,18 +163,6 @@ def test_random_streams_with_feedback(params, implicit, seed, shape, kind):
     compare(replace(params, implicit=implicit), stream)
 
 
-def test_rejection_weakens_only_what_is_rejected():
-    index = Index(IndexParams.of(ModelConfig(rating=False)))
-    ids, values = np.array([0], np.int32), np.ones(1, np.float32)
-    for class_id in (0, 1, 0):
-        index.learn(ids, values, np.array([class_id], np.int32))
-    before, total = connections(index)[0], 3.0
-    assert index.learn(ids, values, np.array([0, 7], np.int32), feedback=Feedback(0, 2, 1.0)) == (0, True)
-    after = connections(index)[0]
-    assert after[1] == before[1]
-    assert after[0] == pytest.approx(before[0] * total / (total + 3))
-
-
 @pytest.mark.parametrize("kind", ["boolean", "equal", "normalised", "wide"])
 @pytest.mark.parametrize("memory", [None, 30.0])
 def test_long_histories_of_few_features(kind, memory):
@@ -195,14 +179,6 @@ def test_an_instance_with_more_votes_than_are_gathered_at_once(memory):
     assert index.to_arrays()["lengths"].sum() > 2 * GATHERED
 
 
-def test_several_passes_count_the_features_once():
-    params = IndexParams.of(ModelConfig(margin=0.5))
-    first = [instance._replace(count_seen=True) for instance in drawn_stream(3, (200, 30, 2), "normalised", 150)]
-    again = [instance._replace(count_seen=False) for instance in first]
-    index = compare(params, first + again + again, every=50)
-    assert index.to_arrays()["seen"].sum() == sum(len(instance.ids) for instance in first)
-
-
 def test_options_may_change_on_the_way():
     """What is below a higher ``w_min`` goes with the next update of its feature, not before."""
     params = IndexParams(w_min=0.0, d_max=25, margin=1e9, leak=True, rating=False, memory=None)
@@ -217,32 +193,3 @@ def test_options_may_change_on_the_way():
             outcome = oracle.learn(instance.ids.tolist(), instance.values.tolist(), instance.class_ids.tolist())
             assert ranks_of_learning(index, instance._replace(count_seen=True)) == outcome
     assert connections(index) == oracle.connections()
-
-
-def bibtex(n: int) -> list[Instance]:
-    folder = os.environ.get("ABOUND_DATA")
-    if folder is None:
-        pytest.skip("ABOUND_DATA does not name the folder of the data sets")
-    instances = []
-    with gzip.open(Path(folder, "bibtex", "train.txt.gz"), "rt") as lines:
-        next(lines)
-        for _, line in zip(range(n), lines, strict=False):
-            labels, *features = line.split(" ")
-            pairs = [feature.split(":") for feature in features]
-            values = np.array([float(value) for _, value in pairs])
-            instances.append(
-                Instance(
-                    np.array([int(feature) for feature, _ in pairs], np.int32),
-                    (values / np.linalg.norm(values)).astype(np.float32),
-                    np.array(labels.split(","), np.int32),
-                    True,
-                )
-            )
-    return instances
-
-
-@pytest.mark.parametrize("leak", [True, False])
-def test_real_stream(leak):
-    params = IndexParams(w_min=0.01, d_max=25, margin=0.5, leak=leak, rating=True, memory=None)
-    index = compare(params, bibtex(600), every=100)
-    assert index.n_connections > 5_000

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 from abound_core.config import ModelConfig
 from abound_core.index import export_kernels as export
@@ -21,11 +20,6 @@ from abound_core.index.params import IndexParams
 EAGER = replace(IndexParams.of(ModelConfig()), margin=math.inf)
 CANARY = np.uint64(0xC0FFEE_C0FFEE)
 BEHIND = 4096
-
-
-@njit
-def most_of_any(arrays, params, m):
-    return learning.most_units_of_any(layout.memory_of(arrays), params, m)
 
 
 def test_every_class_can_be_touched_at_once_however_the_arrays_grew():
@@ -123,20 +117,6 @@ def test_sls_takes_no_more_than_was_asked_for(seed, skew, most_labels, slots, sh
         index.learn(ids, values, class_ids)
 
 
-def test_long_lists_of_the_first_features_do_not_slow_down_what_comes_later():
-    """A list of 1024 connections is never lost, but none grows so long any more once there are many features."""
-    index = Index(IndexParams.of(ModelConfig(update="sls", rows=False)))
-    one, value = np.zeros(1, np.int32), np.ones(1, np.float32)
-    m = np.uint64(learning.new_classes(index.kernel_params, np.uint64(1)))
-    for class_id in range(1100):
-        index.learn(one, value, np.array([class_id], np.int32))
-    assert index.to_arrays()["lengths"].tolist() == [1024]
-    assert most_of_any(index.arrays, index.kernel_params, m) > 1024
-    index.learn(np.array([2**16], np.int32), value, np.zeros(1, np.int32))
-    assert index.to_arrays()["lengths"].max() == 1024
-    assert most_of_any(index.arrays, index.kernel_params, m) < 5 * 64
-
-
 @pytest.mark.parametrize("update", ["fsu", "sls"])
 def test_a_loaded_index_takes_no_more_than_was_asked_for(update):
     """Neither do lists of which some are wide, because their counts have many bits."""
@@ -153,13 +133,6 @@ def test_a_loaded_index_takes_no_more_than_was_asked_for(update):
     loaded = Index.from_arrays(index.params, arrays)
     assert 0.5 * units < int(loaded.arrays.counters[layout.USED]) <= units
     assert loaded.digest() == index.digest()
-
-
-def test_full_lists_are_loaded_in_little_more_than_their_own_size():
-    lengths, class_ids = np.full(1_000, 64, np.uint16), np.tile(np.arange(64, dtype=np.uint32), 1_000)
-    assert int(export.units_to_import(lengths, class_ids, np.zeros(0))) <= 1_000 * (64 + 7)
-    assert int(export.units_to_import(lengths, class_ids, np.ones(64_000))) <= 1_000 * (64 + 7)
-    assert int(export.units_to_import(lengths, class_ids, np.full(64_000, 1 / 3))) >= 1_000 * 96
 
 
 def test_the_arena_never_grows_past_what_positions_can_name(monkeypatch):

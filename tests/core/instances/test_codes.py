@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from abound_core.config import ModelConfig
-from abound_core.errors import Conflict, Corrupted, InvalidInstance
+from abound_core.errors import Corrupted, InvalidInstance
 from abound_core.instances import codes_kernels as kernels
 from abound_core.instances.dense_vector import quantize, to_int8
 from abound_core.instances.encoded_vector import EncodedVector
@@ -25,7 +25,7 @@ from abound_core.instances.record import (
 )
 from abound_core.limits import MAX_DIMENSION, Limits
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import MEANING, LiveModel
+from abound_core.model.live_model import LiveModel
 from tests.core.oracles.codes import codes_of
 
 LIMITS = Limits()
@@ -280,27 +280,3 @@ def test_max_features_never_evicts_codes():
         assert len(model.features) - now <= 5
         n_codes = now
     assert n_codes > 300
-
-
-def test_explanations_sum_codes_as_meaning():
-    model = LiveModel(ModelConfig(update="sls", rows=False), (1, 2))
-    records = stream(model, 120)
-    learn(model, *records)
-    vector = records[1][: -len(pack_labels(["class 1"], LIMITS))]
-    ranking = model.rank(vector, 2)
-    for score, because in zip(ranking.scores.tolist(), model.explain(vector, ranking), strict=True):
-        names = [name for name, _ in because]
-        assert MEANING in names
-        assert not any(name.startswith("\0") for name in names)
-        assert sum(part for _, part in because) == pytest.approx(score)
-
-
-def test_codes_are_fixed_once_learned():
-    config = ModelConfig(update="sls", codes=16384)
-    model = LiveModel(config, (1, 2))
-    learn(model, *stream(model, 3))
-    with pytest.raises(Conflict, match="codes"):
-        model.check_change({"codes": 4096})
-    for bad in (5000, 4096.0, True, "4096"):
-        with pytest.raises(InvalidInstance, match="codes must be 4096 or 16384"):
-            ModelConfig.from_dict({"codes": bad})

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numba import njit
 
 from abound_core.errors import Corrupted, InvalidInstance
-from abound_core.instances.json_kernels import hash_of
 from abound_core.instances.record import (
     EMPTY_VECTOR,
     check_records,
@@ -22,7 +20,6 @@ from abound_core.instances.record import (
 )
 from abound_core.instances.record_kernels import record_shape, vector_end
 from abound_core.limits import Limits
-from abound_core.numba.intrinsics import pointer
 
 LIMITS = Limits()
 keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -161,15 +158,6 @@ def test_every_cut_and_every_surplus_is_damaged(record):
     assert verdict(payload, -1) != "good"
 
 
-@njit
-def places_of(keys, ends):
-    """Where a table of 256 places has each key: the lower bits of its hash."""
-    places = np.empty(len(ends) - 1, np.int64)
-    for i in range(len(places)):
-        places[i] = np.int64(hash_of(pointer(keys), ends[i], ends[i + 1] - ends[i])) & 255
-    return places
-
-
 @given(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=40, unique=True), st.data())
 def test_a_key_must_not_come_twice(texts, data):
     keys = [text.hex().encode() for text in texts]
@@ -178,22 +166,6 @@ def test_a_key_must_not_come_twice(texts, data):
     vector = pack_vector(again, np.ones(len(again), np.float32))
     with pytest.raises(Corrupted, match="record 0 of 1 has the same key twice"):
         check_records(vector + pack_labels(["x"], LIMITS), 1)
-
-
-def test_keys_that_meet_in_one_place_are_told_apart_and_cost_little():
-    """Keys whose hashes were chosen so that they all begin in the same place."""
-    keys = [b"%d" % i for i in range(20_000)]
-    ends = np.cumsum([0, *map(len, keys)])
-    places = places_of(np.frombuffer(b"".join(keys) + bytes(8), np.uint8), ends)
-    meeting = [keys[i] for i in np.flatnonzero(places == 7)[:60]]
-    assert len(meeting) == 60
-    crowded = pack_vector(meeting, np.ones(60, np.float32)) + pack_labels(["x"], LIMITS)
-    twice = pack_vector([*meeting[:59], meeting[0]], np.ones(60, np.float32)) + pack_labels(["x"], LIMITS)
-    check_records(crowded * 3, 3)
-    with pytest.raises(Corrupted, match="record 2 of 3 has the same key twice"):
-        check_records(crowded * 2 + twice, 3)
-    with pytest.raises(Corrupted, match="record 1 of 2 runs past the end"):
-        check_records(crowded + crowded[:-4], 2)
 
 
 @given(st.binary(min_size=1, max_size=24))

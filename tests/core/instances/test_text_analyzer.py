@@ -1,7 +1,5 @@
 """Text to terms."""
 
-import subprocess
-import sys
 import time
 import unicodedata
 
@@ -158,16 +156,6 @@ def test_terms_are_parts_of_the_text_and_fit_the_kernel(text):
         assert "\n" not in term
 
 
-def test_nothing_of_scikit_learn_is_loaded_for_single_words():
-    program = (
-        "import sys; from abound.processes.kernel_cache import set_cache_dir; set_cache_dir(); "
-        "from abound_core.model.live_model import warmup; warmup(); "
-        "print('sklearn' in sys.modules)"
-    )
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
-    assert out.stdout == "False\n"
-
-
 STREAM = [
     (b'{"price": 3, "debt": -2, "tags": ["a"]}', "wheat and C++ or #tag", "x"),
     (None, "日本語の文 👍 ภาษาไทย", "y"),
@@ -178,8 +166,7 @@ STREAM = [
 
 
 @pytest.mark.parametrize(
-    ("update", "digest"),
-    [("fsu", "cd7723e02800b047209bd074545b9fb0"), ("sls", "99a0ed749ee89219c3fc9b532ee60326")],
+    ("update", "digest"), [("fsu", "cd7723e02800b047209bd074545b9fb0"), ("sls", "99a0ed749ee89219c3fc9b532ee60326")]
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
     config = ModelConfig(update=update, rows=False, numbers="raw", analyzer=AnalyzerConfig(boundaries="simple"))

@@ -5,7 +5,6 @@ import math
 import random
 import re
 import time
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,7 +16,7 @@ from numba import njit
 from abound_core.config import AnalyzerConfig, ModelConfig
 from abound_core.errors import InvalidInstance
 from abound_core.instances import json_kernels as reading
-from abound_core.instances.decimals_kernels import read_number, read_short
+from abound_core.instances.decimals_kernels import read_number
 from abound_core.instances.json_fallback import ActiveFeatures, read_json
 from abound_core.instances.record import EMPTY_VECTOR, unpack_vector
 from abound_core.instances.text_analyzer import Analyzer, term_weights
@@ -59,25 +58,37 @@ def outcome(function, *arguments) -> bytes | tuple[str, str]:
 # The rules.
 
 
-def test_every_kind_of_value():
-    features = (
-        b'{"wheat": 0.4, "price": 3, "country": "FI", "tags": ["a", "b"], "urgent": true, "no": false, "n": -1, "o": 0}'
-    )
-    norm = math.sqrt(0.4**2 + 9 + 4)
-    expected = {"wheat": 0.4, "price": 3, "country=FI": 1, "tags=a": 1, "tags=b": 1, "urgent": 1}
-    assert taken_apart(vectorizer().vectorize(features, None)) == pytest.approx(
-        {key: value / norm for key, value in expected.items()}, rel=1e-6
-    )
-    assert list(taken_apart(vectorizer().vectorize(features, None))) == list(expected)
+RAW, SPLIT = {"numbers": "raw"}, {"negative": "split"}
+MANY = b'{"a": 0, ' + b", ".join([b'"b": 9999999999999999999e80'] * 1000) + b', "c": 1e101}'
 
 
-def test_text_comes_first_and_repeated_keys_add_up():
-    vector = vectorizer(numbers="raw").vectorize(b'{"grain": 1, "wheat": 2, "tags": ["a", "a"]}', "Wheat and wheat")
-    raw = {"wheat": 1 + math.log(2) + 2, "and": 1.0, "grain": 1.0, "tags=a": 2.0}
-    norm = math.sqrt(sum(value**2 for value in raw.values()))
-    assert list(taken_apart(vector).items()) == [
-        (key, pytest.approx(value / norm, rel=1e-6)) for key, value in raw.items()
-    ]
+@pytest.mark.parametrize(
+    ("config", "features", "text", "values"),
+    [
+        ({}, b'{"wheat": 0.4, "n": 3, "in": "FI"}', None, {"wheat": 0.4, "n": 3, "in=FI": 1}),
+        ({}, b'{"t": ["a", "b"], "yes": true, "no": false, "n": -1}', None, {"t=a": 1, "t=b": 1, "yes": 1}),
+        (RAW, b'{"a": 1, "b": 2, "t": ["a", "a"]}', "B c b", {"b": 1 + math.log(2) + 2, "c": 1, "a": 1, "t=a": 2}),
+        (SPLIT, b'{"a": -3, "b": 4, "c": -0.0}', None, {"a=-": 3, "b": 4}),
+        ({}, b'{"a": 1100, "b": 0.5}', None, {"a": 3 / (1 + 2 / 1100), "a@10": 1, "b": 0.5}),
+        ({}, b'{"a": 3, "b": 62.5}', None, {"a": 3, "b": 3 / (1 + 2 / 62.5), "b@5": 1}),
+        ({}, b'{"a": 4, "b": 3, "c": "x"}', None, {"a": 4, "b": 3, "c=x": 1}),
+        ({}, b'{"a": 16}', "b c", {"b": 1, "c": 1, "a": math.sqrt(2)}),  # a count is bounded beside a text
+        (RAW, b'{"a": 1e300}', None, {"a": 1}),
+        (RAW, b'{"a": 5e-324}', None, {"a": 1}),
+        (RAW, b'{"b": 1e-300, "a": 1e300, "c": 1e300}', None, {"a": 1, "c": 1}),
+        (RAW, b'{"a": 3e200, "b": 4e200}', None, {"a": 3, "b": 4}),
+        (RAW, b'{"a": 3e-80, "b": 4e-80}', None, {"a": 3, "b": 4}),
+        (RAW, b'{"a": 3e-80, "b": 9999999999999999999e80}', None, {"b": 1}),
+        (RAW, MANY, None, {"b": 0.995037, "c": 0.0995037}),
+        (RAW, b'{"a": 1, "b": 1e-44}', None, {"a": 1, "b": 9.8e-45}),
+        (RAW, b'{"a": 1, "b": 1e-46}', None, {"a": 1}),
+    ],
+)
+def test_values_before_the_vector_gets_the_length_1(config, features, text, values):
+    found = taken_apart(vectorizer(**config).vectorize(features, text))
+    norm = math.hypot(*values.values())
+    assert found == pytest.approx({key: value / norm for key, value in values.items()}, rel=1e-6)
+    assert list(found) == list(values)
 
 
 FIELDS = {"title": "wheat up", "body": "wheat and prices of wheat"}
@@ -126,26 +137,6 @@ def test_fields_that_are_refused(fields, field, said):
     assert refused.value.field == field
 
 
-def test_negative_numbers_may_be_split():
-    split = vectorizer(negative="split").vectorize(b'{"a": -3, "b": 4, "c": -0.0}', None)
-    assert taken_apart(split) == pytest.approx({"a=-": 0.6, "b": 0.8})
-    assert taken_apart(vectorizer().vectorize(b'{"a": -3, "b": 4}', None)) == {"b": 1.0}
-
-
-def test_large_numbers_are_scaled_and_have_a_magnitude():
-    found = taken_apart(vectorizer().vectorize(b'{"price": 1100, "rooms": 3, "share": 0.5, "size": 62.5}', None))
-    raw = {
-        "price": 3 / (1 + 2 / 1100),
-        "price@10": 1,
-        "rooms": 3,
-        "share": 0.5,
-        "size": 3 / (1 + 2 / 62.5),
-        "size@5": 1,
-    }
-    assert found == pytest.approx({key: value / math.hypot(*raw.values()) for key, value in raw.items()}, rel=1e-6)
-    assert list(found) == list(raw)
-
-
 @pytest.mark.parametrize(
     ("number", "keys"),
     [
@@ -187,8 +178,7 @@ def test_numbers_never_outweigh_everything_else(unit, features, text, dense):
 @settings(max_examples=examples(300))
 @given(
     st.dictionaries(
-        st.sampled_from("abcdefg"),
-        st.one_of(st.floats(-5, 1), st.sampled_from(["x", "y", True, False, ["u", "v"]])),
+        st.sampled_from("abcdefg"), st.one_of(st.floats(-5, 1), st.sampled_from(["x", "y", True, False, ["u", "v"]]))
     ),
     st.sampled_from([None, "a b c", "a a x", {"title": "a", "body": "b"}]),
     st.sampled_from([None, b"\x01\x02"]),
@@ -198,14 +188,6 @@ def test_without_a_number_above_1_vectors_are_as_without_scaling(features, text,
         vectorizer(numbers=way).vectorize(json.dumps(features).encode(), text, dense) for way in ("raw", "scaled")
     )
     assert one == other
-
-
-def test_counts_are_bounded_beside_a_text_only():
-    words = {"red": 4, "socks": 3, "shop": "x"}
-    found = taken_apart(vectorizer().vectorize(json.dumps(words).encode(), None))
-    assert found["red"] == pytest.approx(4 / math.sqrt(26), rel=1e-6)
-    found = taken_apart(vectorizer().vectorize(b'{"rooms": 16}', "a lab"))
-    assert found == pytest.approx({"a": 0.5, "lab": 0.5, "rooms": math.sqrt(0.5)}, rel=1e-6)
 
 
 def test_a_magnitude_whose_key_is_too_long_is_left_out():
@@ -222,27 +204,6 @@ def test_boolean_models_have_ones():
 def test_nothing_active(features):
     for text in (None, "...", {}, {"title": "", "body": "..."}):
         assert vectorizer().vectorize(features, text) == EMPTY_VECTOR
-
-
-@pytest.mark.parametrize(
-    ("features", "expected"),
-    [
-        (b'{"a": 1e300}', {"a": 1.0}),
-        (b'{"a": 5e-324}', {"a": 1.0}),
-        (b'{"b": 1e-300, "a": 1e300, "c": 1e300}', {"a": math.sqrt(0.5), "c": math.sqrt(0.5)}),
-        (b'{"a": 3e200, "b": 4e200}', {"a": 0.6, "b": 0.8}),
-        (b'{"a": 3e-80, "b": 4e-80}', {"a": 0.6, "b": 0.8}),
-        (b'{"a": 3e-80, "b": 9999999999999999999e80}', {"b": 1.0}),
-        (
-            b'{"a": 0, ' + b", ".join([b'"b": 9999999999999999999e80'] * 1000) + b', "c": 1e101}',
-            {"b": 0.995037, "c": 0.0995037},
-        ),
-        (b'{"a": 1, "b": 1e-44}', {"a": 1.0, "b": 9.8e-45}),
-        (b'{"a": 1, "b": 1e-46}', {"a": 1.0}),
-    ],
-)
-def test_very_large_and_very_small_values(features, expected):
-    assert taken_apart(vectorizer(numbers="raw").vectorize(features, None)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_mappings_follow_the_same_rules():
@@ -303,13 +264,9 @@ def test_refused_features(features, field):
         assert len(str(refusal.value)) < 200
 
 
-def test_raw_numbers_that_add_up_to_too_much_are_refused():
+def test_keys_and_sums_up_to_the_limit():
     with pytest.raises(InvalidInstance, match=r"1\.8e308"):
         vectorizer(numbers="raw").vectorize(b'{"a": 1e308, "a": 1e308}', None)
-    assert list(taken_apart(vectorizer().vectorize(b'{"a": 1e308, "a": 1e308}', None))) == ["a", "a@1023"]
-
-
-def test_keys_up_to_the_limit():
     longest = b'{"%s": "%s", "%s": 1}' % (b"k" * 100, b"v" * 411, b"n" * 512)
     assert [len(key) for key in unpack_vector(vectorizer().vectorize(longest, None))[0]] == [512, 512]
     split = vectorizer(negative="split")
@@ -493,22 +450,6 @@ def test_one_vectorizer_for_many_instances():
         assert taken_apart(v.vectorize(b'{"a": 3, "b": 2, "b": 2}', None)) == pytest.approx({"a": 0.6, "b": 0.8}), n
 
 
-def test_vectorizers_with_the_same_rules_share_their_scratch_and_give_it_back():
-    limits = Limits(max_features=123)
-    models = [vectorizer(limits) for _ in range(5)]
-    for v in models:
-        assert taken_apart(v.vectorize(b'{"a": 3}', None)) == {"a": 1.0}
-        assert v.vectorize_usual(b'{"a": ') is None
-        assert taken_apart(v.vectorize(b'{"a": 3}', None, b"\1\2")) != {"a": 1.0}
-        assert taken_apart(v.vectorize(b'{"a": 3}', None)) == {"a": 1.0}
-    assert len(models[0]._pool) == 1
-    pool = weakref.ref(models[0]._pool)
-    assert all(v._pool is pool() for v in models)
-    models.clear()
-    del v
-    assert pool() is None
-
-
 def test_vectorizers_in_several_threads_do_not_disturb_each_other():
     def read(word: int) -> bool:
         v, expected = vectorizer(), {f"w{word}": 0.6, f"x{word}": 0.8}
@@ -543,39 +484,6 @@ def test_numbers_are_rounded_as_python_does(text):
     assert end in (-1, len(text))
     if end >= 0:
         assert value == float(text)
-
-
-def test_ordinary_numbers_are_read_by_the_kernel():
-    rng = random.Random(1)
-    for _ in range(20_000):
-        text = repr(rng.choice([rng.random(), rng.gauss(0, 1000), rng.randrange(10**18), rng.random() * 1e-9]))
-        assert number_of(text.encode() + b"}") == (float(text), len(text))
-
-
-@njit
-def short_number_of(source):
-    return read_short(pointer(source), 0)
-
-
-@settings(max_examples=examples(1500))
-@given(
-    st.one_of(
-        st.from_regex(r"0\.[0-9]{0,9}[,}\]eE .x0-9]", fullmatch=True, alphabet=st.characters(max_codepoint=127)),
-        digits,
-        st.text(max_size=12),
-    ),
-    st.binary(min_size=12, max_size=12),
-)
-@example("0.0000000", b"}" * 12)
-@example("0.1234567", b',"abcdefgh:')
-@example("0.1", b"\xff" * 12)
-def test_short_numbers_are_read_as_others_are(text, behind):
-    source = text.encode() + behind + b"}"
-    value, end = short_number_of(source)
-    if end >= 0:
-        assert (value, end) == number_of(source)
-    usual = re.match(rb"0\.[0-9]{1,7}(?![0-9eE])", source)
-    assert (end >= 0) == (usual is not None)
 
 
 # Time.

@@ -160,46 +160,6 @@ def test_the_digest_never_changes():
     assert vocabulary.digest().hex() == "16667350afa34a58e82b6e31ac69e495"
 
 
-def test_the_digest_in_slices():
-    vocabulary = Vocabulary(SECRET)
-    for n in range(2000):
-        vocabulary.add(b"%d" % n)
-    whole = Vocabulary.from_arrays(OTHER_SECRET, vocabulary.to_arrays()).digest()
-    assert not vocabulary.digest_pages(3)
-    assert not vocabulary.digest_pages(3)
-    vocabulary.remove(0)
-    vocabulary.add(b"0")
-    while not vocabulary.digest_pages(1):
-        pass
-    assert vocabulary.digest() == whole
-
-
-def test_a_large_table_is_crowded_before_it_must_be_doubled(monkeypatch):
-    monkeypatch.setattr("abound_core.instances.vocabulary.LARGE_TABLE", 256)
-    ahead, inline = Vocabulary(SECRET), Vocabulary(OTHER_SECRET)
-    crowded = []
-    for n in range(5000):
-        if ahead.is_crowded:
-            n_slots = ahead.arrays.slots.size
-            before = ahead.arrays.slots.copy()
-            larger = ahead.enlarged_table()
-            assert np.array_equal(ahead.arrays.slots, before)
-            ahead.replace_table(larger)
-            assert not ahead.is_crowded
-            crowded.append((n_slots, n))
-        assert ahead.add(b"%d" % n) == inline.add(b"%d" % n) == n
-        if n % 3 == 0:
-            ahead.remove(n)
-            inline.remove(n)
-            assert ahead.add(b"again %d" % n) == inline.add(b"again %d" % n) == n
-    assert [n_slots for n_slots, _ in crowded] == [256, 512, 1024, 2048, 4096, 8192]
-    assert all(0.54 < n / n_slots < 0.55 for n_slots, n in crowded)
-    assert ahead.arrays.slots.size == inline.arrays.slots.size
-    assert ahead.digest() == inline.digest()
-    keys = [ahead.key(n) for n in range(5000)]
-    assert [ahead.find(key) for key in keys] == list(range(5000))
-
-
 def test_lengths_of_keys():
     vocabulary = Vocabulary(SECRET)
     for key in (b"", b"x" * 65_536):

@@ -25,18 +25,12 @@ METHODS = sorted(registry.METHODS)
 SMALL: dict[str, dict[str, object]] = {"ff": {"margin": 0.0}, "unweighted": {"tolerance": 1}}
 """Parameters that suit 200 instances, where the defaults do not."""
 
-DRAWN_FOR_ROWS: set[str] = {
-    "exmlds1",
-    "exmlds2",
-    "exmlds3",
-    "exmlds_joint",
-    "ff",
-    "ind",
-    "one_vs_rest",
-    "top_down",
-    "unweighted",
-}
+DRAWN_FOR_ROWS = {"exmlds1", "exmlds2", "exmlds3", "exmlds_joint", "ff", "ind", "one_vs_rest", "top_down", "unweighted"}
 """Methods that draw something for each row: in another order they learn something else, as well as before."""
+
+NEIGHBORS = [(method, "neighbors") for method in ("exmlds1", "exmlds2", "exmlds3", "exmlds_joint", "ogeec")]
+AT_MOST_ALL = [*NEIGHBORS, *((method, "clusters") for method, _ in NEIGHBORS[:4]), ("swnn", "S")]
+"""Methods and their parameters that must not be above the number of instances."""
 
 DRAWN_FOR_FEATURES: set[str] = {"ogeec", "rembrandt", "unweighted", "exmlds_joint"}
 """Methods that draw something for each feature, or penalise by their number: with features that stand twice they learn
@@ -208,6 +202,46 @@ def test_data_without_anything_to_learn_are_refused(method):
         registry.fit(method, data.with_values(empty), params, rng, no_progress)
 
 
+def never(stage, fraction):
+    pytest.fail("it has started")
+
+
+@pytest.mark.parametrize(("method", "field"), AT_MOST_ALL)
+def test_more_neighbours_or_clusters_than_instances_are_refused(method, field):
+    params = registry.params_of(method, {name: 20 for one, name in AT_MOST_ALL if one == method} | {field: 21})
+    with pytest.raises(InvalidInstance, match=f"{field} must be at most the 20 instances") as caught:
+        registry.fit(method, made(20, seed=0), params, np.random.default_rng(0), never)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("method", "field"), [one for one in AT_MOST_ALL if one[1] != "clusters"])
+def test_by_default_a_few_instances_are_all_neighbours(method, field):
+    """Nobody asked for more than there are; and a version that is judged on fewer is fitted on all as it would be."""
+    data, params = made(15, seed=0), registry.params_of(method, {})
+    assert getattr(params, field) > 15
+    model, used = registry.fit(method, data, params, np.random.default_rng(0), no_progress)
+    assert used == params
+    fewer = registry.params_of(method, {field: 15})
+    all_of_them, _ = registry.fit(method, data, fewer, np.random.default_rng(0), no_progress)
+    same(model.rank(data.X, 100), all_of_them.rank(data.X, 100))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_are_searched_for_where_the_method_can(method):
+    rng = np.random.default_rng(0)
+    if registry.METHODS[method].search is None:
+        with pytest.raises(InvalidInstance, match=f"{method} has no parameters that can be searched for"):
+            registry.fit(method, made(20, seed=0), "auto", rng, no_progress)
+        return
+    model, params = registry.fit(method, made(200, seed=0), "auto", rng, no_progress)
+    assert isinstance(params, registry.METHODS[method].params)
+    assert model.rank(made(200, seed=0).X, 1).starts[-1] > 190
+    alone = made(6, seed=0)
+    alone = replace(alone, Y=sparse.identity(6, np.int8, format="csr"), labels=[str(i) for i in range(6)])
+    with pytest.raises(InvalidInstance, match="labels that at least two instances have"):
+        registry.fit(method, alone, "auto", rng, no_progress)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_only_class_is_ranked(method):
     data = made(60, seed=0)
@@ -223,5 +257,9 @@ def test_unknown_parameters_are_named(method):
     assert caught.value.field == "colour"
     with pytest.raises(InvalidInstance, match=f"; did you mean {method}\\?$"):
         registry.params_of(f"{method}_", {})
-    assert registry.METHODS[method].cost
-    assert registry.METHODS[method].use
+
+
+@pytest.mark.parametrize("wrong", [{"S": 0}, {"S": 2.5}, {"alpha": -1}, {"beta": float("nan")}, {"prune": 1}], ids=str)
+def test_parameters_out_of_range_are_named(wrong):
+    with pytest.raises(InvalidInstance, match=f"^{next(iter(wrong))} must be"):
+        registry.params_of("swnn", wrong)

@@ -7,6 +7,7 @@ tried, and at the end how many were refused and how many served.
 import json
 import random
 import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,50 +32,30 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "sls": {"update": "sls", "rows": False, "rerank": False, "max_features": 60},
     "sls calibrated": {"update": "sls", "rows": False, "rerank": False, "calibrate": True},
     "rows": {"update": "sls", "rerank": False, "implicit": 0.1},
-    "reranked": {"update": "sls", "rows": False, "calibrate": True},
+    "vectors reranked": {"update": "sls", "rows": False, "calibrate": True},
 }
 
 NUMBERS = [1e308, -1e308, 1e38, -1e38, 1e30, -1.0, np.nan, np.inf, -np.inf, 0.0, 5e-324, 1e-45, 1.0]
 NUMBERS += [sign * 2.0**power for power in (30, 53, 60, 64, 192) for sign in (1, -1)]
 """Numbers for floats; the last ones are the ends of ranges."""
 
-WHOLE = [
-    -1,
-    0,
-    1,
-    2,
-    3,
-    127,
-    128,
-    255,
-    511,
-    512,
-    2**15,
-    2**16 - 1,
-    2**19 - 1,
-    2**24,
-    2**31 - 1,
-    2**31,
-    2**52,
-    2**53,
-    2**62,
-    2**63 - 1,
-]
+WHOLE = [-1, 0, 1, 2, 3, 127, 128, 255, 511, 512, 2**15, 2**16 - 1, 2**19 - 1]
+WHOLE += [2**24, 2**31 - 1, 2**31, 2**52, 2**53, 2**62, 2**63 - 1]
 
 
 def instance(rng: random.Random, name: str) -> tuple[bytes, list[str]]:
     """The vector of an instance, and its labels."""
-    labels = [f"c{kind}" for kind in rng.sample(range(12), rng.randint(1, 4) if name == "rows" else 1)]
+    labels = [f"c{kind}" for kind in rng.sample(range(12), rng.randint(1, 4) if "rows" in name else 1)]
     words = sorted({f"{label}w{rng.randrange(9)}" for label in labels} | {f"n{rng.randrange(40)}" for _ in range(3)})
     values = np.array([rng.choice([0.3, 0.5, 1.0]) for _ in words], np.float32)
     vector = pack_vector([word.encode() for word in words], values)
-    if name == "reranked" and rng.random() < 0.5:
+    if "vectors" in name and rng.random() < 0.5:
         dense = [(ord(labels[0][-1]) * (i + 3)) % 90 - 45 + rng.randrange(-20, 20) for i in range(D)]
         vector = add_dense(vector, np.array(dense, np.int8).tobytes(), 0.25)
     return vector, labels
 
 
-def records(rng: random.Random, name: str, n: int) -> bytes:
+def records(rng: random.Random, name: str, n: int) -> list[bytes]:
     made = []
     for i in range(n):
         vector, labels = instance(rng, name)
@@ -87,7 +68,7 @@ def records(rng: random.Random, name: str, n: int) -> bytes:
                 pack_vector([b"name"], np.ones(1, np.float32)) + pack_labels(labels[:1], Limits()), b"{}"
             )
         made.append(record)
-    return b"".join(made)
+    return made
 
 
 def changed(rng: random.Random, array: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
@@ -120,9 +101,10 @@ class Forgery:
         rng = random.Random(name)
         self.config = ModelConfig.from_dict(CONFIGS[name])
         model = LiveModel(self.config, (3, 4))
-        model.begin(records(rng, name, 400), 400, [Unit(400, key="a", body=b"b")], Offset(1, 1, 0)).finish()
+        learned = b"".join(records(rng, name, 400))
+        model.begin(learned, 400, [Unit(400, key="a", body=b"b")], Offset(1, 1, 0)).finish()
         self.meta, self.arrays = model.meta(), model.to_arrays()
-        self.events = records(rng, name, EVENTS)
+        self.events = b"".join(records(rng, name, EVENTS))
         self.questions = [instance(rng, name)[0] for _ in range(RANKINGS)]
 
     def try_one(self, arrays: dict[str, npt.NDArray[Any]]) -> bool:
@@ -143,6 +125,9 @@ class Forgery:
         copy = LiveModel.from_arrays(model.meta(), model.to_arrays(), (7, 8))
         assert copy.digest() == model.digest()
         return True
+
+
+forgery_of = cache(Forgery)
 
 
 def forge(name: str, seed: int, n: int) -> None:

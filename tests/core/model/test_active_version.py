@@ -1,8 +1,6 @@
 import msgspec
-import pytest
 
 from abound_core.config import ModelConfig
-from abound_core.errors import Corrupted
 from abound_core.model.active_version import LIVE, NEVER_ACTIVATED, ServingState
 from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
@@ -36,10 +34,3 @@ def test_what_answers_is_in_the_digest_and_in_what_is_kept():
     loaded = LiveModel.from_arrays(meta, model.to_arrays(), (3, 4))
     assert loaded.serving == model.serving
     assert loaded.digest() == activated
-
-
-@pytest.mark.parametrize("serving", [{"version": 3}, {"at": 1}, "live", []])
-def test_what_can_be_no_serving_state_is_damaged(serving):
-    model = LiveModel(ModelConfig(), (1, 2))
-    with pytest.raises(Corrupted):
-        LiveModel.from_arrays(model.meta() | {"serving": serving}, model.to_arrays(), (3, 4))

@@ -1,6 +1,6 @@
 """Records with feedback applied by a model: what counts, what becomes a class, state, slices, later passes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abound_core.config import ModelConfig
-from abound_core.errors import Corrupted
 from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
 from abound_core.methods.training.gather import MatrixBuilder
@@ -19,7 +18,6 @@ from abound_core.model.refit import Refitter
 from abound_core.types import START
 from tests.core.model.test_calibration import counted, ranked
 from tests.core.model.test_live_model import learn as learn_plain
-from tests.core.model.test_live_model import learned as learned_plain
 from tests.core.model.test_live_model import vector_of
 from tests.core.oracles.calibration import Oracle
 from tests.randomness import examples
@@ -77,18 +75,6 @@ CONFIGS = st.sampled_from(
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(events(), events(), CONFIGS, st.integers(1, 5))
-def test_slices_secrets_and_snapshots_change_nothing(before, after, config, slices):
-    whole = learned(before + after, **config)
-    other = learned(before, slices, (7, 8), **config)
-    assert learned(before, **config).digest() == other.digest()
-    again = LiveModel.from_arrays(other.meta(), other.to_arrays(), (5, 6))
-    assert again.digest() == other.digest()
-    learn(again, after, slices)
-    assert again.digest() == whole.digest()
-
-
-@settings(max_examples=examples(60), deadline=None)
 @given(events(), CONFIGS)
 def test_what_is_counted(stream, config):
     """Ranks count for instances with a true label, and only true labels become classes."""
@@ -110,21 +96,6 @@ def test_what_is_counted(stream, config):
     assert {model.label(i): model.times_learned(i) for i in range(len(model.labels))} == {
         label: true.count(label) for label in true
     }
-
-
-def test_feedback_is_in_the_digest_of_the_model():
-    plain = [(["a", "b"], ["x"]), (["a"], ["y"])]
-    model = learned([Event(*event) for event in plain])
-    assert model.digest() == learned_plain(plain).digest()
-    assert "tallies/feedback" not in model.to_arrays()
-    before = model.digest()
-    learn(model, [Event(["c"], [], ["unknown"])])
-    assert model.digest() != before
-    assert "unknown" not in {model.label(i) for i in range(len(model.labels))}
-    arrays = model.to_arrays()
-    for bad in (-np.ones(4, np.int64), np.ones(3, np.int64), np.ones(4)):
-        with pytest.raises(Corrupted):
-            LiveModel.from_arrays(model.meta(), arrays | {"tallies/feedback": bad}, (1, 2))
 
 
 def test_ignored_labels_are_learned_with_implicit_only():
@@ -188,35 +159,3 @@ def test_without_a_true_label_only_rejected_ones_calibrate(update, n_labels):
             learn(model, [Event(keys, [], [model.label(class_id) for class_id in rejected])])
     assert model.calibration.arrays.weights.tolist() == oracle.weights
     assert model.index.in_rows == (update == "sls" and n_labels > 1)
-
-
-LABELS, WORDS = 40, 8
-
-
-def drawn(seed: int, n: int, frequencies: Sequence[float] | None = None) -> Iterator[Event]:
-    """Instances with three of their label's eight words and up to three common ones."""
-    rng = np.random.default_rng(seed)
-    for label in rng.choice(LABELS, n, p=frequencies).tolist():
-        own = {f"{label}w{word}" for word in rng.integers(0, WORDS, 3)}
-        yield Event(sorted(own | {f"w{word % 200}" for word in rng.zipf(1.3, 3)}), [f"c{label}"])
-
-
-def tail_recall(update: str, p: float, weight: float) -> float:
-    """Recall of the rarer labels if an application learns the best label, true or not, with probability ``p``."""
-    frequencies, rng = 1.0 / np.arange(2, LABELS + 2), np.random.default_rng(1)
-    model = learned([], update=update)
-    for number, event in enumerate(drawn(2, 2000, frequencies / frequencies.sum())):
-        if number >= 300 and rng.random() < p:
-            best = model.rank(vector_of(event.keys), 1).class_ids[0]
-            event = event._replace(labels=[model.label(best)], weight=weight)
-        learn(model, [event])
-    rare = [event for event in drawn(3, 800) if int(event.labels[0][1:]) >= LABELS // 2]
-    return float(np.mean([model.label(model.rank(vector_of(one.keys), 1).class_ids[0]) in one.labels for one in rare]))
-
-
-@pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_an_application_that_confirms_itself_keeps_rare_labels(update):
-    """A lower weight of what nobody checked keeps more of them."""
-    checked = tail_recall(update, 0.0, 1.0)
-    assert tail_recall(update, 0.5, 1.0) >= 0.9 * checked
-    assert tail_recall(update, 0.8, 1.0) < tail_recall(update, 0.8, 0.1) <= checked

@@ -9,13 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abound.log.events import (
-    ConfigureEvent,
-    LearnEvent,
-    ModelCreated,
-    decode_catalog_entry,
-    decode_entry,
-)
+from abound.log.events import ConfigureEvent, LearnEvent, ModelCreated, decode_catalog_entry, decode_entry
 from abound_core.config import ModelConfig
 from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset

@@ -1,6 +1,5 @@
 """Registered labels: their names are learned once, their details are part of the state."""
 
-import numpy as np
 import pytest
 
 from abound_core.config import ModelConfig
@@ -57,38 +56,6 @@ def test_a_label_that_was_never_learned_is_found_by_its_name(config):
     assert live.stats()["all"]["n"] == 1
 
 
-@pytest.mark.parametrize("config", RULES, ids=RULE_IDS)
-def test_the_state_survives_arrays_slices_and_repeats(config):
-    live, sliced = model_of(**config), model_of(**config)
-    records = [
-        labelled(live, "wheat and corn", "c7"),
-        named(live, "c7", "wheat", b'{"name":"wheat"}'),
-        named(live, "c8", "crude oil", b'{"name":"crude oil"}'),
-        named(live, "c9", "", b""),
-        labelled(live, "oil", "c8", "c7"),
-        named(live, "c8", "crude oil", b'{"name":"crude oil","parent":"c9"}'),
-        named(live, "c8", "", b'{"description":"no name"}'),
-    ]
-    learn(live, *records)
-    applying = sliced.begin(b"".join(records), len(records), [Unit(3), Unit(4)])
-    while not applying.done:
-        applying.step(1)
-    loaded = LiveModel.from_arrays(live.meta(), live.to_arrays(), SECRET)
-    assert live.digest() == sliced.digest() == loaded.digest()
-    assert [loaded.details.get(i) for i in range(4)] == [
-        b'{"name":"wheat"}',
-        b'{"description":"no name"}',
-        b"",
-        b"",
-    ]
-    assert loaded.details.n_bytes == live.details.n_bytes > 0
-    assert len(loaded.labels) == 3
-    more = labelled(live, "corn", "c9")
-    learn(live, more)
-    learn(loaded, more)
-    assert live.digest() == loaded.digest()
-
-
 def test_a_name_is_learned_once():
     live, once = model_of(), model_of()
     for _ in range(3):
@@ -97,18 +64,6 @@ def test_a_name_is_learned_once():
     assert live.digest() == once.digest()
     learn(live, named(live, "c7", "corn"), named(live, "c7"))
     assert best(live, "corn") == best(live, "wheat") == ["c7"]
-
-
-def test_details_change_the_digest_and_their_end_does_not_remain():
-    live, other = model_of(), model_of()
-    for one in (live, other):
-        learn(one, labelled(one, "gold", "c7"))
-    before = live.digest()
-    learn(live, named(live, "c7", "", b'{"name":"x"}'))
-    assert live.digest() != before
-    learn(live, named(live, "c7", "", b""))
-    assert live.digest() == before
-    assert live.details.n_bytes == 0
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
@@ -122,15 +77,6 @@ def test_a_known_name_and_a_label_without_one_are_no_instances(rule):
     learn(live, named(live, "c9"))
     assert live.labels.find(b"c9") == 2
     assert live.index.digest() == index
-
-
-def test_the_vectors_of_a_model_with_names_cannot_change():
-    live = model_of()
-    assert live.is_untaught
-    learn(live, named(live, "c7", "wheat"))
-    assert not live.is_untaught
-    live.configure({"boolean": True})
-    assert not live.config.boolean
 
 
 def test_a_refit_learns_names_and_does_not_score_them():
@@ -209,21 +155,3 @@ def test_records_with_details_are_checked():
     for record in bad:
         with pytest.raises(Corrupted):
             check_records(record, 1)
-
-
-def test_arrays_that_do_not_fit_are_refused():
-    live = model_of()
-    learn(live, named(live, "c7", "wheat"), named(live, "c8", "corn"))
-    good = live.to_arrays()
-    wrong = {
-        "class_ids": [np.array([0, 2], np.int32), np.array([1, 0], np.int32), np.array([0, 1], np.int64)],
-        "lengths": [good["details/lengths"] + 1, good["details/lengths"][:1], np.array([3, 33], np.int64)],
-        "bytes": [good["details/bytes"][:-1]],
-    }
-    for name, arrays in wrong.items():
-        for array in arrays:
-            with pytest.raises(Corrupted):
-                LiveModel.from_arrays(live.meta(), {**good, f"details/{name}": array}, SECRET)
-    del good["details/bytes"]
-    with pytest.raises(Corrupted):
-        LiveModel.from_arrays(live.meta(), good, SECRET)

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound_core.errors import Corrupted
 from abound_core.model import prequential
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
@@ -106,14 +105,3 @@ def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream():
             assert trace["groups"]["head"]["n"][i] == stride - trace["groups"]["torso"]["n"][i]
             assert trace["groups"]["tail"]["n"][i] == 0
         assert Prequential.from_arrays(score.to_arrays()).trace() == trace
-
-
-def test_a_trace_that_does_not_fit_is_refused():
-    score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
-    for _ in range(50):
-        count_ranks(score.arrays, counts, one, np.array([1], np.int32), False)
-    for name, wrong in (("stride", 0), ("stride", 20), ("trace_counts", 3)):
-        arrays = {key: array.copy() for key, array in score.to_arrays().items()}
-        arrays[name][...] = wrong
-        with pytest.raises(Corrupted, match="prequential"):
-            Prequential.from_arrays(arrays)

@@ -122,7 +122,6 @@ def kept(n_gone: object, *rows: Row) -> dict[str, np.ndarray]:
         (kept(2**64 - 1), "too large"),
         (kept(0, row(1)[:-1]), "length"),
         (kept(0, (*row(1)[:4], [True] * 3)), "invalid ranks or a negative offset"),
-        (kept(0, (*row(1)[:3], [], [])), "invalid ranks or a negative offset"),
         (kept(0, (*row(1)[:3], [-1], [True])), "invalid ranks or a negative offset"),
         (kept(0, (*row(1)[:2], (1, -1, 0), *row(1)[3:])), "invalid ranks or a negative offset"),
         ({"receipts": np.frombuffer(b"\x92\x00", np.uint8)}, "truncated"),

@@ -5,9 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy.linalg import blas
 
-from abound_core.errors import Cancelled
 from abound_core.methods import registry
 from abound_core.methods.embeddings import rembrandt
 from abound_core.methods.embeddings.fourier import draw_features
@@ -22,9 +20,14 @@ def dense(X):
 
 
 @pytest.mark.parametrize("shape", [(60, 20), (20, 60)])
-def test_ridge_is_the_dense_solution(shape):
+@pytest.mark.parametrize("density", [0.1, 0.9])
+@pytest.mark.parametrize("bounds", [{}, {"PRODUCTS": 200}, {"BLOCK_BYTES": 640}], ids=["whole", "products", "blocks"])
+def test_ridge_is_the_dense_solution_also_in_pieces(shape, density, bounds, monkeypatch):
+    for name, bound in bounds.items():
+        monkeypatch.setattr(f"abound_core.methods.embeddings.ridge.{name}", bound)
     rng = np.random.default_rng(0)
-    X = sparse.csr_matrix(sparse.random(*shape, 0.3, random_state=rng, dtype=np.float32))
+    X = sparse.csr_matrix(sparse.random(*shape, density, random_state=rng, dtype=np.float32))
+    X.sort_indices()
     T = rng.standard_normal((shape[0], 3))
     A = dense(X)
     expected = np.linalg.solve(A.T @ A + 0.7 * np.eye(shape[1] + 1), A.T @ T)
@@ -67,59 +70,20 @@ def test_the_embedding_spans_the_predictions_of_the_unconstrained_model():
     np.testing.assert_allclose(V @ V.T, expected @ expected.T, atol=1e-4)
 
 
-@pytest.mark.parametrize("n", [40, 200, 203, 221])
-@pytest.mark.parametrize("rank", [7, 3])
-def test_a_basis_is_made_in_pieces_and_told_of(monkeypatch, n, rank):
+@pytest.mark.parametrize(("n", "rank"), [(40, 7), (200, 7), (203, 3), (221, 7), (221, 3)])
+@pytest.mark.parametrize("bounds", [{"ROWS": 50}, {"WORK": 1}], ids=["rows", "columns"])
+def test_a_basis_is_made_in_pieces_and_told_of(monkeypatch, n, rank, bounds):
     """Also where the last piece has fewer rows than columns, and where the columns are not independent."""
-    monkeypatch.setattr("abound_core.methods.embeddings.subspace.ROWS", 50)
+    for name, bound in bounds.items():
+        monkeypatch.setattr(f"abound_core.methods.embeddings.subspace.{name}", bound)
     rng = np.random.default_rng(n)
     A = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, 7))
     told = []
     Q = orthonormal(A.copy(), lambda stage, done: told.append(done))
-    assert len(told) == (2 * -(-n // 50) if n > 50 else 0)
+    assert len(told) == (2 * -(-n // 50) if n > 50 else 0) or "WORK" in bounds
     assert told == sorted(told)
     np.testing.assert_allclose(Q.T @ Q, np.eye(7), atol=1e-12)
     np.testing.assert_allclose(Q @ (Q.T @ A), A, atol=1e-10)
-
-
-def test_a_basis_of_many_columns_is_made_in_smaller_pieces(monkeypatch):
-    """Down to four times as many rows as columns, also of what is left of the pieces."""
-    monkeypatch.setattr("abound_core.methods.embeddings.subspace.WORK", 1)
-    pieces, qr = [], np.linalg.qr
-    monkeypatch.setattr(
-        "abound_core.methods.embeddings.subspace.np.linalg.qr", lambda A: pieces.append(A.shape) or qr(A)
-    )
-    A = np.random.default_rng(0).normal(size=(333, 7))
-    told = []
-    Q = orthonormal(A.copy(), lambda stage, done: told.append(done))
-    assert max(pieces) == (28, 7)
-    assert told == sorted(told)
-    np.testing.assert_allclose(Q.T @ Q, np.eye(7), atol=1e-12)
-    np.testing.assert_allclose(Q @ (Q.T @ A), A, atol=1e-10)
-
-
-def test_instances_with_many_features_are_multiplied_as_dense_ones(monkeypatch):
-    """A piece of the features at a time, which are reported; it costs what it did with sparse rows, or less."""
-    rng = np.random.default_rng(0)
-    X = rng.random((60, 200)).astype(np.float32)
-    X[rng.random(X.shape) < 0.3] = 0.0
-    T = rng.normal(size=(60, 3))
-    A = np.column_stack((X.astype(np.float64), np.ones(60)))
-    expected = A.T @ np.linalg.solve(A @ A.T + np.eye(60), T)
-    shapes = []
-    added = blas.dsyrk
-    monkeypatch.setattr(
-        "abound_core.methods.embeddings.ridge.blas.dsyrk",
-        lambda a, x, **rest: shapes.append(x.shape) or added(a, x, **rest),
-    )
-    for products, widths in ((2**29, [200]), (60**2 * 50 // 32, [50] * 4)):
-        monkeypatch.setattr("abound_core.methods.embeddings.ridge.PRODUCTS", products)
-        told = []
-        least = Ridge(sparse.csr_matrix(X), 1.0, progress=lambda stage, done, told=told: told.append(done))
-        np.testing.assert_allclose(least.fit(T, no_progress), expected, rtol=1e-6, atol=1e-9)
-        assert [shape[1] for shape in shapes] == widths
-        assert told == [number / len(widths) for number in range(len(widths))]
-        shapes.clear()
 
 
 def test_nothing_of_features_times_labels_is_formed():
@@ -206,57 +170,14 @@ def test_ranking_takes_bounded_memory(monkeypatch, fourier):
     assert peak < 2**22
 
 
-def test_products_of_instances_are_reported_on_the_way_and_are_the_same_in_pieces(monkeypatch):
-    """Where there are more features than instances; to the last bit, since each is summed by the order of features."""
-    rng = np.random.default_rng(0)
-    X = sparse.random_array((200, 500), density=0.1, rng=rng, dtype=np.float32, format="csr")
-    X = sparse.csr_matrix(X)
-    X.sort_indices()
-    T = rng.normal(size=(200, 3))
-    told = []
-
-    def tell(stage, fraction):
-        told.append((stage, fraction))
-
-    whole = Ridge(X, 1.0, progress=tell).fit(T, no_progress)
-    assert told == [("least squares", 0.0)]
-    for name, most in (("PRODUCTS", 20 * 50 * 20), ("BLOCK_BYTES", 16 * 200 * 20)):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"abound_core.methods.embeddings.ridge.{name}", most)
-            told.clear()
-            np.testing.assert_array_equal(Ridge(X, 1.0, progress=tell).fit(T, no_progress), whole)
-            assert 8 <= len(told) <= 14, name
-            assert told == sorted(told)
-    dense = np.column_stack((X.toarray().astype(np.float64), np.ones(200)))
-    expected = dense.T @ np.linalg.solve(dense @ dense.T + np.eye(200), T)
-    np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-9)
-
-    def stop(stage, fraction):
-        raise Cancelled("enough")
-
-    with pytest.raises(Cancelled):
-        Ridge(X, 1.0, progress=stop)
-
-
-def test_long_rows_and_many_inputs_are_reported_on_the_way(monkeypatch):
-    """And the outcome is the same, however often."""
-    data = made(1000, seed=0)
-    params = rembrandt.Params(k=6, fourier=50, decoder="squared")
-
-    def fit():
-        told = []
-        model = rembrandt.fit(data, params, np.random.default_rng(0), lambda stage, done: told.append(stage))
-        return model, told
-
-    whole, few = fit()
-    monkeypatch.setattr("abound_core.methods.embeddings.ridge.PRODUCTS", int(100 * (data.X.nnz / 1000) ** 2))
-    monkeypatch.setattr("abound_core.methods.embeddings.rembrandt.PRODUCTS", 100 * 51**2)
-    parts, many = fit()
-    assert few.count("decoder") <= 3
-    assert many.count("decoder") >= 10
-    assert many.count("least squares") >= few.count("least squares") + 8
-    np.testing.assert_array_equal(parts.W, whole.W)
-    np.testing.assert_allclose(parts.Q, whole.Q, atol=1e-4)
+def test_a_fit_in_pieces_is_the_same(monkeypatch):
+    data, params = made(1000, seed=0), rembrandt.Params(k=6, fourier=50, decoder="squared")
+    models = []
+    for bound in (rembrandt.PRODUCTS, 100 * 51**2):
+        monkeypatch.setattr(rembrandt, "PRODUCTS", bound)
+        models.append(rembrandt.fit(data, params, np.random.default_rng(0), no_progress))
+    np.testing.assert_array_equal(models[0].W, models[1].W)
+    np.testing.assert_allclose(models[0].Q, models[1].Q, atol=1e-4)
 
 
 def test_none_is_refused_for_many_features(monkeypatch):

@@ -7,7 +7,7 @@ from scipy import sparse
 from abound_core.index.index import Index
 from abound_core.instances.record import pack_vector
 from abound_core.methods import registry
-from abound_core.methods.index import feature_focus, frequency, ind, unweighted
+from abound_core.methods.index import feature_focus, frequency
 from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.methods.training.matrices import Matrices
 from abound_core.methods.training.progress import no_progress
@@ -50,13 +50,6 @@ def test_ind_counts_features_as_boolean_and_ranks_by_their_values():
     np.testing.assert_allclose(found.scores, [1.0, 1.0], rtol=1e-6)
 
 
-def test_the_threshold_of_ind_is_chosen_on_held_out_instances():
-    data = made(200, seed=0)
-    chosen = fit("ind", data).to_arrays()["weights"].min()
-    assert any(chosen >= np.float32(p) for p in ind.P_IND_CANDIDATES)
-    assert chosen >= np.float32(ind.P_IND_CANDIDATES[0])
-
-
 def test_the_unweighted_index_updates_on_a_miss_and_on_too_many_wrong_ones():
     data = gathered(("a", "x"), ("a", "y"), ("a", "x"))
     model = fit("unweighted", data, tolerance=5, passes=1).to_arrays()
@@ -94,20 +87,6 @@ def test_classifiers_of_the_unweighted_index_rank_what_it_retrieves():
     assert hits[1] >= hits[0]
 
 
-def test_perceptrons_of_the_unweighted_index_learn_what_is_retrieved_or_true():
-    """Worked by hand, with one perceptron a class; a weight begins in [-1, 1] with its first update."""
-    data = gathered(("a", "x"), ("b", "y"), ("a", "x"))
-    arrays = fit("unweighted", data, passes=1, classifiers=1).to_arrays()
-    # x learns row 1 as a true class, y row 2; neither learns the other's row, which does not retrieve it.
-    assert arrays["classifier_labels"].tolist() == [0, 1]
-    assert np.all(arrays["classifier_weights"] > 0.0)
-    again = fit("unweighted", gathered(("a", "x"), ("a", "y")), passes=1, classifiers=1).to_arrays()
-    # Row 2 retrieves x, whose perceptron says yes if its weight is above 0: it learns that this is wrong.
-    x, y = again["classifier_weights"].tolist()
-    assert -1.0 <= x <= 1.0
-    assert 0.0 < y < 2.0
-
-
 def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest():
     """JMLR 2009, section 6.3.2."""
     rows = [("a", "x")] * 6 + [("a", "y")] * 3 + [("a", "z")]
@@ -125,13 +104,6 @@ def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest():
     assert fit("ff", data, d_max=1, **weights).rank(data.X[:1], 3).ids.tolist() == [0]
 
 
-def test_vote_min_counts_while_learning():
-    """What does not vote has no margin to keep: so the learner with a threshold goes on updating."""
-    data = gathered(("a", "x"), ("a", "y"), ("a", "x"), ("a", "x"))
-    plain = fit("ff", data, margin=0.1, rating=False).to_arrays()["totals"]
-    assert fit("ff", data, margin=0.1, rating=False, vote_min=0.9).to_arrays()["totals"] > plain
-
-
 def test_explanations_and_wide_blocks_keep_to_vote_min():
     index = Index(feature_focus.Params(margin=1e9, vote_min=0.2, memory=5.0, rating=False).index)
     ids, values = np.zeros(1, np.int32), np.ones(1, np.float32)
@@ -146,11 +118,6 @@ def test_explanations_and_wide_blocks_keep_to_vote_min():
         assert index.explain(ids, values, label)[0] == pytest.approx(share if share >= 0.2 else 0.0)
 
 
-def test_the_tolerance_is_searched_for():
-    _, params = registry.fit("unweighted", made(100, seed=0), "auto", np.random.default_rng(0), no_progress)
-    assert params.tolerance in unweighted.TOLERANCES
-
-
 @pytest.mark.parametrize("passes", [1, 3])
 def test_ff_is_the_live_index(passes):
     """Learned by ids in column order, the index is the same, connection by connection."""
@@ -163,16 +130,6 @@ def test_ff_is_the_live_index(passes):
             index.learn(data.X.indices[place], data.X.data[place], data.Y.indices[labels], number == 0)
     for name, array in index.to_arrays().items():
         np.testing.assert_array_equal(model.to_arrays()[name], array, err_msg=name)
-
-
-def test_passes_and_margin_of_ff_are_searched_for():
-    """Each of three margins after each of ten passes, as in the paper (JMLR 2009, section 6)."""
-    stages: set[str] = set()
-    rng = np.random.default_rng(0)
-    _, params = registry.fit("ff", made(200, seed=0), "auto", rng, lambda stage, _: stages.add(stage))
-    assert params.margin in (0.0, 0.1, 0.5)
-    assert 1 <= params.passes <= 10
-    assert {stage for stage in stages if stage.endswith("of 30")} == {f"trying {n} of 30" for n in range(1, 31)}
 
 
 def test_frequency_ranks_by_how_often_a_label_was_seen():

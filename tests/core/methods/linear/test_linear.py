@@ -58,16 +58,6 @@ def test_scores_are_those_of_the_weights(kind):
     assert truth[np.arange(60), ranked.ids.reshape(60, 6)[:, 0]].mean() > 0.9
 
 
-def test_a_label_of_all_instances_comes_first_and_one_of_none_last():
-    data = made(40, seed=0)
-    Y = data.Y.toarray()
-    Y[:, 0], Y[:, 1] = 1, 0
-    data = replace(data, Y=sparse.csr_matrix(Y))
-    model = one_vs_rest.fit(data, one_vs_rest.Params(), np.random.default_rng(0), no_progress)
-    assert model.bias[0] == 1.0
-    assert model.bias[1] == -1.0
-
-
 def tree(data):
     """Six labels: 0 above 1 and 2; a node above 3, 4 and 5."""
     name = data.labels
@@ -124,11 +114,6 @@ def test_a_hierarchy_made_of_the_data_has_every_label_once_and_few_branches():
     tops = np.flatnonzero(np.diff(made_here.parents.indptr) == 0)
     assert len(tops) == 2
     assert (above[:6, tops].sum(axis=1) == 1).all()
-
-
-def test_a_circle_is_no_hierarchy():
-    with pytest.raises(ValueError, match="above itself"):
-        hierarchy.of_pairs(["a", "b"], [("a", "b"), ("b", "a")])
 
 
 def test_sibling_share_worked_by_hand():

@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from abound_core.errors import InvalidInstance
-from abound_core.methods import registry
 from abound_core.methods.neighbors import neighbors_kernels as neighbors
 from abound_core.methods.neighbors import swnn
 from abound_core.methods.training.matrices import l2_normalise
@@ -130,36 +128,3 @@ def test_of_equally_near_instances_the_later_ones_count():
     assert {int(i): round(s) for i, s in zip(found.ids, found.scores, strict=True)} == {
         int(i): int(votes[i]) for i in np.flatnonzero(votes)
     }
-
-
-def test_parameters_are_searched_for_on_the_grid_of_the_paper():
-    model, params = registry.fit("swnn", made(200, seed=0), "auto", np.random.default_rng(0), no_progress)
-    assert (params.alpha, params.beta) in swnn.GRID
-    assert params.S in (*swnn.NEIGHBORS, 2)
-    assert model.rank(made(200, seed=0).X, 1).starts[-1] == 200
-
-
-def test_more_neighbours_than_instances_are_refused():
-    with pytest.raises(InvalidInstance, match="S must be at most the 20 instances"):
-        registry.fit("swnn", made(20, seed=0), swnn.Params(S=21), np.random.default_rng(0), no_progress)
-
-
-def test_by_default_a_few_instances_are_all_neighbours():
-    """Nobody asked for more than there are; and a version that is judged on fewer is fitted on all as it would be."""
-    data = made(20, seed=0)
-    model, params = registry.fit("swnn", data, swnn.Params(), np.random.default_rng(0), no_progress)
-    all_of_them = swnn.fit(data, swnn.Params(S=20), np.random.default_rng(0), no_progress)
-    assert params == swnn.Params()
-    arrays = model.to_arrays()
-    loaded = swnn.Model.from_arrays(arrays, data.X.shape[1], data.Y.shape[1])
-    X = queries(data, 60, seed=1)
-    expected = all_of_them.rank(X, 100)
-    for one in (model, loaded):
-        for found, wanted in zip(one.rank(X, 100), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.parametrize("wrong", [{"S": 0}, {"S": 2.5}, {"alpha": -1}, {"beta": float("nan")}, {"prune": 1}])
-def test_wrong_parameters_are_named(wrong):
-    with pytest.raises(InvalidInstance, match=f"^{next(iter(wrong))} must be"):
-        registry.params_of("swnn", wrong)
