@@ -4,10 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
-import threading
-import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -39,6 +36,8 @@ async def test_what_is_put_is_there_until_it_is_deleted(artifacts):
     assert await artifacts.sizes("m/2-0") == {"m/2-0/history/a.seg": 19_000}
     assert await artifacts.names("m/3-0") == []
     assert await artifacts.get("m/1-0/history/a.seg") == b"m/1-0/history/a.seg" * 1000
+    path = artifacts.path("m/1-0/history/a.seg")
+    assert (path is None) == artifacts.url.startswith("memory")
     assert await artifacts.size("m/1-0/history/a.seg") == 19_000
     await artifacts.put("m/1-0/history/a.seg", b"")
     assert await artifacts.get("m/1-0/history/a.seg") == b""
@@ -77,26 +76,6 @@ async def test_a_file_system_without_links_gets_copies(store, tmp_path, monkeypa
     assert await artifacts.get("b/c") == b"content"
     with pytest.raises(UnknownArtifact):
         await artifacts.link("d", "e")
-
-
-async def test_a_store_that_hangs_holds_up_nothing_but_its_own_calls(artifacts, monkeypatch):
-    await artifacts.put("a", b"1")
-    goes_on = threading.Event()
-
-    def hangs(path: str) -> dict[str, int]:
-        goes_on.wait(30)
-        return {"size": 1}
-
-    monkeypatch.setattr(artifacts, "_filesystem", SimpleNamespace(info=hangs))
-    calls = [asyncio.create_task(artifacts.size("a")) for _ in range(40)]
-    await asyncio.sleep(0)  # all of them are called
-    try:
-        async with asyncio.timeout(10):
-            assert await asyncio.to_thread(int, "7") == 7
-        assert not any(call.done() for call in calls)
-    finally:
-        goes_on.set()
-    assert await asyncio.gather(*calls) == [1] * 40
 
 
 class Versioned(MemoryFileSystem):
@@ -156,6 +135,10 @@ async def test_the_folder_is_found_again_and_another_place_is_not_visible(store,
 
 
 async def test_a_meeting_that_was_broken_off_goes_on(store, tmp_path):
+    (tmp_path / "file").write_text("no directory")
+    for _ in range(2):
+        with pytest.raises(ArtifactsUnavailable, match="cannot be used"):
+            await ArtifactStore(str(tmp_path / "file")).join(store)
     artifacts = ArtifactStore(str(tmp_path))
     id_ = await artifacts.join(store)
     shutil.rmtree(tmp_path / id_)
@@ -168,14 +151,6 @@ async def test_a_meeting_that_was_broken_off_goes_on(store, tmp_path):
     await store.client.set(ARTIFACTS_KEY, b"\xff")
     with pytest.raises(StoreUnavailable, match="abound:artifacts"):
         await artifacts.join(store)
-
-
-async def test_a_place_that_cannot_be_written_says_so(store, tmp_path):
-    (tmp_path / "file").write_text("no directory")
-    for _ in range(2):
-        with pytest.raises(ArtifactsUnavailable, match="cannot be used"):
-            await ArtifactStore(str(tmp_path / "file")).join(store)
-    assert await ArtifactStore(str(tmp_path / "directory")).join(store)
 
 
 async def test_a_write_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
@@ -224,30 +199,6 @@ async def test_folders_that_have_been_empty_for_long_are_swept(store, tmp_path):
     assert await artifacts.names("m/old") == ["m/old/1/x"]
 
 
-async def test_a_folder_that_is_swept_while_a_file_is_begun_there_is_made_again(store, tmp_path, monkeypatch):
-    artifacts = ArtifactStore(str(tmp_path))
-    await artifacts.join(store)
-    made, n_swept = Path.mkdir, 0
-
-    def swept_at_once(path: Path, *given: Any, **named: Any) -> None:
-        nonlocal n_swept
-        made(path, *given, **named)
-        if n_swept < 2:
-            n_swept += 1
-            path.rmdir()
-
-    monkeypatch.setattr(Path, "mkdir", swept_at_once)
-    await artifacts.put("m/x", b"x")
-    assert (await artifacts.get("m/x"), n_swept) == (b"x", 2)
-
-
-async def test_files_of_this_machine_can_be_mapped(artifacts):
-    await artifacts.put("m/x", b"mapped")
-    path = artifacts.path("m/x")
-    assert (path is None) == artifacts.url.startswith("memory")
-    assert path is None or path.read_bytes() == b"mapped"
-
-
 @given(st.text(alphabet="a./\\-_0\n ~é", max_size=12) | st.text(max_size=300))
 def test_a_name_never_leaves_the_folder(name):
     artifacts = ArtifactStore("/nowhere/root")
@@ -256,24 +207,9 @@ def test_a_name_never_leaves_the_folder(name):
         path = artifacts.path(name)
     except ValueError:
         return
-    assert path is not None
     assert path.resolve().is_relative_to("/nowhere/root/0")
     assert not any(part.startswith(".") for part in path.parts)
     assert len(name) <= 1100
-
-
-def test_a_url_that_nobody_knows_is_refused():
-    with pytest.raises(CannotStart, match="ABOUND_ARTIFACTS_URL"):
-        ArtifactStore("nonsense://x")
-
-
-def test_a_bucket_is_reached_by_what_the_extra_brings():
-    """Nothing is asked of it yet."""
-    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    assert [one.partition(">")[0] for one in extras["s3"]] == ["s3fs"]
-    ArtifactStore("s3://bucket/folder")
 
 
 def test_the_place_follows_the_store(tmp_path):
@@ -282,6 +218,8 @@ def test_the_place_follows_the_store(tmp_path):
     given = Settings.load(redis_url="redis://h", artifacts_url="sftp://user:secret@host/x")
     assert given.artifacts_location() == "sftp://user:secret@host/x"
     assert "secret" not in str(given.describe())
+    with pytest.raises(CannotStart, match="ABOUND_ARTIFACTS_URL"):
+        ArtifactStore("nonsense://x")
 
 
 async def test_a_folder_is_cleared_whole_and_no_other(artifacts):

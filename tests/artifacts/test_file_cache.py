@@ -13,7 +13,7 @@ from abound.artifacts.checksums import checksum_of
 from abound.artifacts.file_cache import FileCache, cache_in
 from abound.store.client import Store
 from abound.versions import versions as versions
-from abound.versions.card import CARD, Card
+from abound.versions.card import CARD
 from abound_core.errors import UnknownArtifact
 from tests.versions.test_versions import KEYS, fit, vectors, write
 
@@ -28,7 +28,6 @@ async def artifacts(store: Store, tmp_path: Path) -> AsyncIterator[ArtifactStore
 
 
 def copies(artifacts: ArtifactStore) -> list[Path]:
-    assert artifacts.cache is not None
     return sorted(artifacts.cache.folder.iterdir())
 
 
@@ -83,7 +82,6 @@ async def test_what_was_not_asked_for_the_longest_goes(artifacts, tmp_path):
 
     async def get(name: str, at: int) -> Path:
         path = await cache.get(checksum_of(data[name]), 100, partial(artifacts.pieces, f"m/{name}"))
-        assert path is not None
         assert path.read_bytes() == data[name]
         os.utime(path, (at, at))
         return path
@@ -123,7 +121,6 @@ def on_the_way(
 async def test_what_is_on_its_way_while_others_are_thrown_away(artifacts, monkeypatch, is_needed):
     """It is fetched again where nothing needed it then, and left alone where something does."""
     cache, checksum = artifacts.cache, checksum_of(b"data")
-    assert cache is not None
     await artifacts.put("m/a", b"data")
 
     async def sweep() -> None:
@@ -131,7 +128,6 @@ async def test_what_is_on_its_way_while_others_are_thrown_away(artifacts, monkey
 
     names = on_the_way(artifacts, monkeypatch, sweep)
     path = await cache.get(checksum, 4, partial(artifacts.pieces, "m/a"))
-    assert path is not None
     assert path.read_bytes() == b"data"
     assert names == ["m/a"] * (1 if is_needed else 2)
     assert copies(artifacts) == [path]
@@ -139,7 +135,6 @@ async def test_what_is_on_its_way_while_others_are_thrown_away(artifacts, monkey
 
 async def test_what_is_deleted_on_its_way_does_not_stay(artifacts, monkeypatch):
     cache = artifacts.cache
-    assert cache is not None
     await artifacts.put("m/a", b"data")
 
     async def forget() -> None:
@@ -160,11 +155,3 @@ async def test_what_cannot_be_kept_is_read_into_memory(artifacts, tmp_path):
     artifacts.cache = cache_in(tmp_path, 0)
     assert artifacts.cache is None
     assert (await versions.load(artifacts, KEYS, card.id)).card == card
-
-
-async def test_nothing_is_copied_from_a_directory(store, tmp_path):
-    artifacts = ArtifactStore(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
-    await artifacts.join(store)
-    card: Card = await write(artifacts, fit("swnn"))
-    await versions.load(artifacts, KEYS, card.id)
-    assert not (tmp_path / "cache").exists()

@@ -1,9 +1,7 @@
 """An artifact store that accepts what it is asked and never answers: nothing but what needs it is held up."""
 
 import asyncio
-import importlib
 import os
-import pkgutil
 import signal
 import sys
 import threading
@@ -11,23 +9,16 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
-from unittest.mock import Mock
 
 import fsspec
 import pytest
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 from fsspec.implementations.memory import MemoryFileSystem
 
-from abound.api import routes
-from abound.api.dependencies import artifacts as joined_artifacts
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.artifacts.timeouts import DaemonThreads
 from abound.state import schedule
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.worker import Worker
-from abound_core.errors import ArtifactsUnavailable
 from tests.support.served import served
 from tests.support.streams import drafts
 from tests.support.valkey import Server
@@ -191,26 +182,6 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(monkey
             time.sleep(0.05)
 
 
-def test_the_routes_that_read_the_artifact_store_are_these():
-    modules = [
-        importlib.import_module(f"abound.api.routes.{one.name}") for one in pkgutil.iter_modules(routes.__path__)
-    ]
-    found = {
-        (method, route.path)
-        for module in modules
-        if hasattr(module, "router")
-        for route in module.router.routes
-        if isinstance(route, APIRoute) and _needs(route.dependant)
-        for method in route.methods
-    }
-    assert len(found) == 10
-    assert found <= {(method, path) for method, path, _ in ROUTES}
-
-
-def _needs(dependant: Dependant) -> bool:
-    return dependant.call is joined_artifacts or any(_needs(one) for one in dependant.dependencies)
-
-
 async def test_a_slow_call_is_waited_for_while_the_store_answers(store, tmp_path, monkeypatch, silent):
     silent.set()
     artifacts = ArtifactStore(f"silent://{tmp_path.name}-slow", patience=1.5)
@@ -224,22 +195,3 @@ async def test_a_slow_call_is_waited_for_while_the_store_answers(store, tmp_path
 
     monkeypatch.setattr(artifacts._filesystem, "cat_file", slow)
     assert await artifacts.get("a") == b"1"
-    silent.clear()
-    for patience in (0.3, 60.0):  # the second at once: it is known by now
-        monkeypatch.setattr(artifacts._patience, "_seconds", patience)
-        async with asyncio.timeout(20):
-            with pytest.raises(ArtifactsUnavailable, match="does not answer"):
-                await artifacts.size("a")
-    silent.set()
-    async with asyncio.timeout(30):
-        while await asyncio.gather(artifacts.size("a"), return_exceptions=True) != [1]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch):
-    threads = DaemonThreads(1, "test")
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        with pytest.raises(RuntimeError):
-            threads.submit(int, "7")
-    assert threads.submit(int, "7").result(10) == 7

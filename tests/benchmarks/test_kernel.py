@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from abound_core.config import ModelConfig
-from benchmarks.kernel import DATA_SET, MEMORY, ROOT, STREAMS, Bench, compared, stream_of
+from benchmarks.kernel import DATA_SET, MEMORY, ROOT, Bench, compared, stream_of
 
 WIDE = np.uint64(1 << 54)
 
@@ -40,10 +40,6 @@ def test_the_stream_of_a_data_set_is_the_beginning_of_its_training_part(tmp_path
     stream = stream_of(DATA_SET, 2, tmp_path / "set.npz")
     assert [array.tolist() for array in stream] == [[0, 2, 3], [0, 1, 1], [1, 2, 3], [0, 1, 3], [0, 0, 1]]
     assert stream_of(DATA_SET, None, tmp_path / "set.npz").n_instances == 3
-
-
-def test_a_tenth_of_a_synthetic_stream_is_shorter():
-    assert stream_of("ads", 50, None).n_instances == 50 < STREAMS["ads"].n_instances
 
 
 @pytest.mark.long

@@ -20,8 +20,6 @@ async def told(server: Server, start_replica: StartReplica) -> dict[str, Acknowl
         label = f"event/{i}"
         draft = LearnDraft(record(f'{{"a{i % 7}": 1, "{label}": 1}}', f"label {i % 3}", label), 1, label, b"body")
         [one] = await replica.learn("default", [draft])
-        assert one.ranks is not None
-        assert one.updated is not None
         said[label] = Acknowledged(label, str(one.offset), one.ranks[0] or None, one.updated[0], "log", i, i + 0.5)
     return said
 

@@ -5,7 +5,6 @@ import typer
 
 from abound.cli.evaluate import _read_hierarchy
 from abound.evaluation.batch import BatchEvaluation, evaluate_method
-from abound_core.errors import InvalidInstance
 from tests.evaluation.test_evaluate import instances
 
 PAIRS = tuple((f"kind {i}", "even" if i % 2 == 0 else "odd") for i in range(8))
@@ -20,13 +19,6 @@ def test_a_hierarchy_is_followed_and_tells_of_embeddings():
     assert "nearest_labels_that_are_siblings" not in evaluate_method(
         rows, fresh, BatchEvaluation.from_fields("rembrandt", {"k": 8})
     )
-
-
-def test_a_circle_is_refused():
-    with pytest.raises(InvalidInstance, match="above itself"):
-        evaluate_method(
-            instances(50), [], BatchEvaluation.from_fields("top_down", {}, hierarchy=(("even", "odd"), ("odd", "even")))
-        )
 
 
 def test_a_file_has_two_names_a_line(tmp_path):

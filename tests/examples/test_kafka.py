@@ -2,20 +2,13 @@
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
 from abound import Client
 from examples.kafka import consumer as example
-from tests.support.served import Served, fresh_model, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as running:
-        yield running
+from tests.support.served import fresh_model
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,12 @@ import httpx
 import pytest
 
 from examples.label_studio.backend import app, control_of, labels_of
-from tests.support.served import Served, fresh_model, served
+from tests.support.served import fresh_model
 
 RECORDED = [
     json.loads(line) for line in Path(__file__).with_name("label_studio_requests.jsonl").read_text().splitlines()
 ]
 SETUP, BILLING, BUG, PREDICT, CHANGED, DELETED = (one["body"] for one in RECORDED)
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as running:
-        yield running
 
 
 @asynccontextmanager
@@ -71,22 +65,15 @@ async def test_a_recorded_project_is_learned_and_predicted(service, monkeypatch)
 
 @pytest.mark.parametrize("data", [{"other": 1}, {"text": None}], ids=["absent", "null"])
 async def test_a_task_without_a_text_is_neither_learned_nor_predicted(service, monkeypatch, data):
-    body, annotated = copy.deepcopy(PREDICT), copy.deepcopy(BUG)
+    body, annotated, number = copy.deepcopy(PREDICT), copy.deepcopy(BUG), copy.deepcopy(BUG)
+    number["task"]["data"]["text"] = 12345
     body["tasks"][1]["data"] = annotated["task"]["data"] = data
     async with label_studio(monkeypatch, service.url, fresh_model(service)) as client:
         await client.post("/webhook", json=BILLING)
+        assert (await client.post("/webhook", json=number)).json() == {"learned": 1}
         assert (await client.post("/webhook", json=annotated)).status_code == 502
         results = (await client.post("/predict", json=body)).json()["results"]
         assert [len(one["result"]) for one in results] == [1, 0, 1]
-
-
-async def test_a_task_may_have_a_number_as_its_text(service, monkeypatch):
-    name = fresh_model(service)
-    body = copy.deepcopy(BILLING)
-    body["task"]["data"]["text"] = 12345
-    async with label_studio(monkeypatch, service.url, name) as client:
-        assert (await client.post("/webhook", json=body)).json() == {"learned": 1}
-    assert service.learned(name) == 1
 
 
 async def test_failures_are_answered_with_their_reason(service, monkeypatch):

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.support.served import Served, fresh_model, served
+from tests.support.served import fresh_model
 
 HOOK = Path(__file__).parents[2] / "examples" / "paperless" / "post_consume.py"
 INBOX, BILL, CONTRACT = 1, 2, 3
@@ -62,12 +62,6 @@ def document(number: int, content: str, *tags: int) -> dict[str, Any]:
     return {"id": number, "title": f"scan {number}", "content": content, "tags": list(tags), "modified": modified}
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as running:
-        yield running
-
-
 @pytest.fixture
 def paperless() -> Iterator[str]:
     scans = [
@@ -108,16 +102,6 @@ def test_reviewed_documents_are_learned_and_new_ones_tagged(service, paperless):
     Paperless.documents[4] |= {"tags": [CONTRACT], "modified": "2026-11-20T12:00:00Z"}
     assert run(paperless, service.url, name, "--learn", "--since", "2026-11-19").stdout == "1 documents learned\n"
     assert service.learned(name) == 4
-
-
-def test_documents_with_a_renamed_tag_are_learned_once_more(service, paperless, monkeypatch):
-    name = fresh_model(service)
-    assert run(paperless, service.url, name, "--learn").stdout == "3 documents learned\n"
-    monkeypatch.setattr(Paperless, "tags", ((INBOX, "inbox"), (BILL, "invoice"), (CONTRACT, "contract")))
-    for _ in range(2):
-        done = run(paperless, service.url, name, "--learn")
-        assert (done.returncode, done.stdout) == (0, "3 documents learned\n"), done.stderr
-    assert service.learned(name) == 5
 
 
 def test_a_failure_leaves_the_document_as_it_is(service, paperless):

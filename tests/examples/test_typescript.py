@@ -3,13 +3,12 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contracts.programs import needs
-from tests.support.served import Served, fresh_model, served
+from tests.support.served import fresh_model
 
 ROOT = Path(__file__).parents[2]
 OWN = ("node_modules", "build")
@@ -38,12 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as running:
-        yield running
-
-
 def test_the_types_are_those_of_the_committed_document(folder):
     committed = (folder / "schema.d.ts").read_text()
     done = run(folder, "npm", "run", "types")
@@ -64,18 +57,3 @@ def test_the_client_teaches_and_asks(folder, service):
     refused = run(folder, *client, "absent", "charged again", ABOUND_URL=service.url)
     assert refused.returncode == 1
     assert "there is no model 'absent' (404)" in refused.stderr
-
-
-def test_a_wrong_path_and_a_value_of_a_wrong_type_do_not_compile(folder):
-    client = (folder / "client.ts").read_text()
-    right = ('"/models/{model}/classify"', "{ text, labels }")
-    assert [client.count(one) for one in right] == [1, 1]
-    wrong = folder / "wrong"
-    wrong.mkdir()
-    (wrong / "client.ts").write_text(client.replace(right[0], '"/classif"').replace(right[1], "{ text, labels: 3 }"))
-    for name in ("schema.d.ts", "tsconfig.json", "package.json"):
-        shutil.copy(folder / name, wrong)
-    done = run(wrong, str(folder / "node_modules" / ".bin" / "tsc"), "--noEmit")
-    assert done.returncode != 0
-    assert '"/classif"' in done.stdout
-    assert "Type 'number' is not assignable" in done.stdout

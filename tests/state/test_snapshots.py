@@ -16,7 +16,7 @@ from abound.state.replicated_model import ReplicatedModel
 from abound.state.snapshots import SnapshotParams
 from abound.state.state_image import StateManifest
 from abound.store.client import Store
-from abound_core.errors import Corrupted, UnknownSnapshot
+from abound_core.errors import Corrupted
 from abound_core.model.entry_application import Unit
 from abound_core.model.state import STATE_FORMAT
 from abound_core.types import START
@@ -39,9 +39,7 @@ async def append(store: Store, living: CatalogModel, n: int, seed: int) -> None:
 async def create(store: Store, name: str = DEFAULT_MODEL) -> CatalogModel:
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
     await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
-    living = (await read_catalog(store)).get(name)
-    assert living is not None
-    return living
+    return (await read_catalog(store)).get(name)
 
 
 @pytest.fixture
@@ -82,13 +80,6 @@ async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(s
     assert await whole.compute_digest() == await rest.compute_digest()
     half = await replay(store, living, older.position.offset, from_start=True)
     assert await half.compute_digest() == older.digest
-
-
-async def test_a_snapshot_of_a_model_that_has_learned_nothing(store):
-    living = await create(store)
-    manifest = await compact(store, living, SMALL_PARTS)
-    assert manifest.position.offset == START
-    assert await loaded(store, living) == (manifest.id, [])
 
 
 async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store):
@@ -148,38 +139,14 @@ def flipped(data: bytes) -> bytes:
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
-def reshaped(packed: bytes) -> bytes:
-    manifest = json.loads(packed)
-    manifest["arrays"][0]["shape"] = [2**40]
-    return sealed(manifest)
-
-
-def objects(packed: bytes) -> bytes:
-    manifest = json.loads(packed)
-    manifest["arrays"][0]["dtype"] = "|O"
-    return sealed(manifest)
-
-
-def swapped(packed: bytes) -> bytes:
-    manifest = json.loads(packed)
-    manifest["arrays"][0], manifest["arrays"][1] = manifest["arrays"][1], manifest["arrays"][0]
-    return sealed(manifest)
-
-
 DAMAGES = {
     "truncated part": (rewritten(part(1), lambda data: data[:-1]), "part 1 is damaged: its size or checksum is wrong"),
-    "longer part": (rewritten(part(1), lambda data: data + b"\0"), "part 1 is damaged: its size or checksum is wrong"),
     "empty part": (rewritten(part(0), lambda data: b""), "part 0 is damaged: its size or checksum is wrong"),
     "missing first part": (missing(part(0)), "part 0 is missing"),
     "missing last part": (missing(part(3)), "part 3 is missing"),
     "missing manifest": (missing(manifest_key), "has no snapshot"),
     "manifest garbage": (rewritten(manifest_key, lambda packed: b"\xff{garbage"), "cannot be read"),
-    "manifest cut": (rewritten(manifest_key, lambda packed: packed[:-2]), "cannot be read"),
-    "manifest not an object": (rewritten(manifest_key, lambda packed: b"[1]"), "cannot be read"),
     "other number of entries": (changed(n_entries=1), "manifest is damaged: its checksum is wrong"),
-    "other size of the log": (changed(log_bytes=1), "manifest is damaged: its checksum is wrong"),
-    "other time": (changed(created=1), "manifest is damaged: its checksum is wrong"),
-    "other size of a part": (changed(parts=[]), "manifest is damaged: its checksum is wrong"),
     "other checksum": (changed(checksum="0" * 32), "manifest is damaged: its checksum is wrong"),
     "no checksum": (changed(checksum=""), "manifest is damaged: its checksum is wrong"),
     "older format": (described(format=OLDER), f"format {OLDER}; this release reads {STATE_FORMAT}"),
@@ -191,14 +158,8 @@ DAMAGES = {
     "offset garbage": (described(offset="nowhere"), "not an offset"),
     "other place in the log": (described(entry_checksum="00000000"), "does not continue from its offset"),
     "past the end of the log": (described(offset="9999999999999-0.0"), "does not continue from its offset"),
-    "other digest": (described(digest="0" * 32), "another digest"),
     "other configuration": (described(state={"config": {"d_max": 3}, "serving": {}}), "another digest"),
-    "no configuration": (described(state={}), "no configuration"),
     "configuration that cannot be": (described(state={"config": {"d_max": -1}, "serving": {}}), "d_max must be"),
-    "fewer arrays": (described(arrays=[]), "do not fill its arrays"),
-    "an array too large": (rewritten(manifest_key, reshaped), "impossible dtype, shape or size"),
-    "an array of objects": (rewritten(manifest_key, objects), "impossible dtype, shape or size"),
-    "fewer parts": (described(parts=[]), "impossible dtype, shape or size"),
 }
 
 
@@ -224,13 +185,6 @@ async def test_a_flipped_bit_in_any_part_is_found(store, two):
     assert await loaded(store, living) == (newest.id, [])
 
 
-async def test_arrays_in_the_place_of_others_are_found(store, two):
-    living, (newest, older) = two
-    await rewritten(manifest_key, swapped)(store, living, newest)
-    name, reasons = await loaded(store, living)
-    assert (name, len(reasons)) == (older.id, 1)
-
-
 async def test_without_a_good_snapshot_the_whole_log_is_replayed(store, two):
     living, both = two
     for manifest in both:
@@ -251,12 +205,6 @@ async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_sta
     assert older.id in [manifest.id for manifest in await snapshots.read_manifests(store, living.keys)]
 
 
-async def test_a_snapshot_that_is_not_there(store, two):
-    living, _ = two
-    with pytest.raises(UnknownSnapshot):
-        await snapshots.read_manifest(store, living.keys, "1-0.0-00000000")
-
-
 async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store):
     living = await create(store)
     await append(store, living, 60, 1)
@@ -272,9 +220,3 @@ async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store):
     with pytest.raises(RuntimeError):
         await compact(store, living, SMALL_PARTS, between=between)
     assert await loaded(store, living) == (None, [])
-
-
-def test_parameters_out_of_range_are_refused():
-    for wrong in ({"keep": 1}, {"part_bytes": 2**24}, {"every_bytes": 0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            SnapshotParams(**wrong)
