@@ -1,4 +1,4 @@
-"""Calibration against a plain oracle, bit for bit; what it is over; that it is state like any other."""
+"""Calibration against a plain oracle, bit for bit; what it learns from; its reliability."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Records with feedback applied by a model: what counts, what becomes a class, state, slices, later passes."""
+"""Records with feedback applied by a model: what counts, what becomes a class, later passes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The live model: eviction against a plain oracle, slices, receipts, digests, snapshots, growth from nothing."""
+"""The live model: eviction against a plain oracle, what is answered, digests in steps."""
 
 import numpy as np
 import pytest

@@ -32,31 +32,19 @@ def put(table: Receipts, numbers: range) -> None:
         rows = rows[n:] if n else rows[1:]
 
 
-class Plain:
-    """The newest keys, in a dict."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
-
-    def put(self, numbers: range) -> None:
-        for number in numbers:
-            key = f"k{number}"
-            if key not in self.rows:
-                self.rows[key] = row(number)
-                if len(self.rows) > CAPACITY:
-                    self.rows.pop(next(iter(self.rows)))
-
-
 @settings(max_examples=examples(25))
 @given(stretches)
 def test_the_newest_keys_are_known_and_no_other(shapes):
-    table, plain = Receipts(CAPACITY), Plain()
+    table, newest = Receipts(CAPACITY), {}
     for first, n in shapes:
         put(table, range(first, first + n))
-        plain.put(range(first, first + n))
-    assert len(table) == len(plain.rows)
+        for number in range(first, first + n):
+            newest.setdefault(f"k{number}", row(number))
+            if len(newest) > CAPACITY:
+                newest.pop(next(iter(newest)))
+    assert len(table) == len(newest)
     for number in range(CAPACITY + 4 * PAGE):
-        expected = plain.rows.get(f"k{number}")
+        expected = newest.get(f"k{number}")
         receipt = table.get(f"k{number}")
         assert (f"k{number}" in table) == (expected is not None)
         assert receipt == (None if expected is None else Receipt(expected[1], Offset(*expected[2]), *expected[3:]))

@@ -1,4 +1,4 @@
-"""The re-ranker against a plain oracle, bit for bit; that it is state like any other; what it changes in answers."""
+"""The re-ranker against a plain oracle, bit for bit; when it starts; what it changes in answers."""
 
 import random
 from typing import Any
