@@ -161,10 +161,10 @@ def test_idf_weights():
 
 
 def test_many_instances_outgrow_the_first_arrays():
-    rows = [DatasetInstance(text=" ".join(f"w{i}x{j}" for j in range(40)), labels=(str(i),)) for i in range(3000)]
+    rows = [DatasetInstance(text=" ".join(f"w{i}x{j}" for j in range(24)), labels=(str(i),)) for i in range(5000)]
     data = read(rows)
-    assert data.X.shape == (3000, 120_000)
-    assert data.Y.nnz == 3000
+    assert data.X.shape == (5000, 120_000)
+    assert data.Y.nnz == 5000
     np.testing.assert_allclose(np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel(), 1.0, rtol=1e-5)
 
 
