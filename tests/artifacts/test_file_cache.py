@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.checksums import checksum_of
@@ -31,16 +32,16 @@ def copies(artifacts: ArtifactStore) -> list[Path]:
     return sorted(artifacts.cache.folder.iterdir())
 
 
-def fetched(artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is read from the store from here on."""
     names: list[str] = []
-    read = artifacts._filesystem.cat_file
+    read = MemoryFileSystem.cat_file
 
-    def cat_file(path: str, *given: object, **named: object) -> bytes:
+    def cat_file(self: MemoryFileSystem, path: str, *given: object, **named: object) -> bytes:
         names.append(path.rpartition("/")[2])
-        return bytes(read(path, *given, **named))
+        return bytes(read(self, path, *given, **named))
 
-    monkeypatch.setattr(artifacts._filesystem, "cat_file", cat_file)
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", cat_file)
     return names
 
 
@@ -51,7 +52,7 @@ def is_mapped(path: Path) -> bool:
 async def test_a_version_from_elsewhere_is_mapped_and_fetched_once(artifacts, monkeypatch):
     made = fit("swnn")
     card = await write(artifacts, made)
-    names = fetched(artifacts, monkeypatch)
+    names = fetched(monkeypatch)
     loaded = await versions.load(artifacts, KEYS, card.id)
     assert len(copies(artifacts)) == len({one.checksum for one in card.files})
     assert any(is_mapped(path) for path in copies(artifacts))  # what is made into lists of names goes again

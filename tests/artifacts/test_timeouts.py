@@ -187,11 +187,11 @@ async def test_a_slow_call_is_waited_for_while_the_store_answers(store, tmp_path
     artifacts = ArtifactStore(f"silent://{tmp_path.name}-slow", patience=1.5)
     await artifacts.join(store)
     await artifacts.put("a", b"1")
-    reading = artifacts._filesystem.cat_file
+    reading = Silent.cat_file
 
-    def slow(path: str, **more: Any) -> Any:
+    def slow(self: Silent, path: str, **more: Any) -> Any:
         time.sleep(2)
-        return reading(path, **more)
+        return reading(self, path, **more)
 
-    monkeypatch.setattr(artifacts._filesystem, "cat_file", slow)
+    monkeypatch.setattr(Silent, "cat_file", slow)
     assert await artifacts.get("a") == b"1"
