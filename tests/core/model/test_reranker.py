@@ -273,8 +273,9 @@ def test_a_probability_can_be_required_of_vectors():
 def test_rejections_and_vectors_of_another_dimension_teach_it_nothing_and_a_weight_counts_once():
     model, heavy = model_of(stream(100, 18)), model_of(stream(100, 18))
     before = model.reranker.digest_bytes()
-    learn(model, [(["k0w0"], [1] * D, [])], rejected=["c1"])
-    learn(model, [(["k0w0"], [1] * (D + 1), ["c0"])])
+    for one in (model, heavy):
+        learn(one, [(["k0w0"], [1] * D, [])], rejected=["c1"])
+        learn(one, [(["k0w0"], [1] * (D + 1), ["c0"])])
     assert model.reranker.digest_bytes() == before
     assert model.rank(vector_of(["k0w0"], [1] * (D + 1)), 3).probabilities is None
     for one, weight in ((model, 1.0), (heavy, 5.0)):
