@@ -19,8 +19,7 @@ from abound.metrics import REQUEST_ID, configure_logging
 from abound.processes.tracing import Tracing
 from abound.security.key import digest_of
 from benchmarks.serving import Serving
-from tests.api.test_keys import make
-from tests.support.served import served
+from tests.support.served import make_key, served
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_reque
     logged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served() as service:
-        made = make(service, "classify")
+        made = make_key(service, "classify")
 
         async def fail(*_: Any) -> Any:
             raise RuntimeError("a bug")
@@ -155,7 +154,7 @@ def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_reque
 
 def test_no_secret_is_kept_where_it_could_be_shown() -> None:
     with served() as service:
-        made = make(service, "learn")
+        made = make_key(service, "learn")
         ring = service.app.state.parts.ring
         with service.server.client() as client:
             for key in client.keys("*"):

@@ -41,8 +41,8 @@ from abound_core.methods import fitted as fitting
 from abound_core.methods import registry
 from abound_core.methods.training.gather import gather
 from abound_core.methods.training.progress import no_progress
-from tests.api.test_keys import until
 from tests.jobs.test_fit import Place, instances, same
+from tests.support.job_worker import until
 
 ENVIRONMENT = {"ABOUND_DATASETS_MAX_BYTES": "200000", "ABOUND_DATASETS_TOTAL_BYTES": "250000"}
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from abound.client import Client
-from abound_core.limits import MAX_DETAILS_BYTES
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 
@@ -146,36 +144,6 @@ def test_a_large_batch_and_names_in_batches_and_lines(service: Served) -> None:
     body = {"instances": [{"text": "name7"}], "names": True}
     [result] = service.http.post(f"/models/{name}/classify", json=body).json()["results"]
     assert result["labels"][0]["name"] == "name7"
-
-
-LONG = {"metadata": {"a": "x" * MAX_DETAILS_BYTES}}
-DEEP = {"metadata": {"a": json.loads("[" * 32 + "]" * 32)}}
-WRONG: dict[str, tuple[Any, str]] = {
-    "no labels": ({"labels": []}, "labels"),
-    "unknown field": ({"labels": [{"label": "a", "colour": "red"}]}, "labels[0].colour"),
-    "no label": ({"labels": [{"name": "a"}]}, "labels[0].label"),
-    "empty label": ({"labels": [{"label": ""}]}, "labels[0].label"),
-    "long label": ({"labels": [{"label": "ä" * 300}]}, "labels[0].labels[0]"),
-    "empty name": ({"labels": [{"label": "a", "name": ""}]}, "labels[0].name"),
-    "long name": ({"labels": [{"label": "a", "name": "x" * 513}]}, "labels[0].name"),
-    "long description": ({"labels": [{"label": "a", "description": "x" * 4097}]}, "labels[0].description"),
-    "metadata": ({"labels": [{"label": "a", "metadata": [1]}]}, "labels[0].metadata"),
-    "long metadata": ({"labels": [{"label": "a", **LONG}]}, "labels[0].metadata"),
-    "deep metadata": ({"labels": [{"label": "a", **DEEP}]}, "labels[0].metadata"),
-    "own parent": ({"labels": [{"label": "a", "parent": "a"}]}, "labels[0].parent"),
-    "twice": ({"labels": [{"label": "b"}, {"label": "a"}, {"label": "a"}]}, "labels[2].label"),
-    "wait": ({"labels": [{"label": "a"}], "wait": "soon"}, "wait"),
-    "source": ({"labels": [{"label": "a"}], "source": ""}, "source"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_registrations_change_nothing(service: Served, case: str) -> None:
-    name = fresh_model(service, rating=False)
-    body, field = WRONG[case]
-    found = problem(service.http.put(f"/models/{name}/labels", json=body), 422, "invalid-field")
-    assert found["field"] == field
-    assert service.http.get(f"/models/{name}/labels").json()["total"] == 0
 
 
 def test_the_bounds_of_a_model_hold(service: Served) -> None:

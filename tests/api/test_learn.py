@@ -56,19 +56,6 @@ def test_the_routes_without_a_model_mean_the_model_default(service: Served) -> N
     assert service.http.post("/classify", json={"text": "tea"}).json() == by_name
 
 
-def test_the_score_of_the_service_is_the_mean_of_the_ranks(service: Served, model: str) -> None:
-    ranks = [
-        service.http.post(
-            f"/models/{model}/learn", json={"features": {f"f{i % 3}": 1}, "labels": [f"c{i % 4}"]}
-        ).json()["rank"]
-        for i in range(40)
-    ]
-    scores = service.http.get(f"/models/{model}/stats").json()["all"]
-    assert scores["n"] == 40
-    assert scores["MRR"] == pytest.approx(sum(1 / rank for rank in ranks if rank) / 40)
-    assert scores["R@1"] == pytest.approx(ranks.count(1) / 40)
-
-
 def test_labels_that_come_twice_are_taken_once(service: Served, model: str) -> None:
     twin = fresh_model(service)
     for name, labels in ((model, ["b", "a", "b", "a"]), (twin, ["b", "a"])):
@@ -93,38 +80,6 @@ def test_a_batch_is_one_entry(service: Served, model: str) -> None:
     assert body["offset"] == body["results"][-1]["offset"]
     assert [result["rank"] for result in body["results"]] == [None, None, 1]
     assert (body["applied"], body["durability"]) == (True, "log")
-
-
-@pytest.mark.parametrize(
-    ("bad", "field"),
-    [
-        ({"features": {"f": 1}, "labels": [""]}, "instances[2].labels[0]"),
-        ({"features": {"f": 1}, "labels": []}, "instances[2].labels"),
-        ({"features": {"f": 1}}, "instances[2].labels"),
-        ({"features": {"f": 1}, "labels": ["a", 5]}, "instances[2].labels[1]"),
-        ({"features": {"f": None}, "labels": ["a"]}, "instances[2].features.f"),
-        ({"labels": ["a"]}, "instances[2].features"),
-        ({"features": {"f": 1}, "labels": ["a"], "more": 1}, "instances[2].more"),
-        ({"features": {"f": 1}, "labels": ["a"], "source": "x"}, "instances[2].source"),
-    ],
-)
-def test_a_batch_is_learned_whole_or_not_at_all(service: Served, model: str, bad: object, field: str) -> None:
-    body = {"instances": [WHEAT, WHEAT, bad, WHEAT]}
-    problem(service.http.post(f"/models/{model}/learn", json=body), 422, "invalid-field", field)
-    assert service.learned(model) == 0
-
-
-def test_a_batch_is_bounded(service: Served, model: str) -> None:
-    path = f"/models/{model}/learn"
-    problem(service.http.post(path, json={"instances": [WHEAT] * 1001}), 422, field="instances")
-    problem(service.http.post(path, json={"instances": []}), 422, field="instances")
-    problem(service.http.post(path, json={"instances": [WHEAT], "labels": ["a"]}), 422, field="labels")
-    problem(service.http.post(path, json={"instances": [WHEAT], "text": "a"}), 422, field="text")
-    problem(service.http.post(path, json={"instances": [WHEAT], "prediction": "a"}), 422, field="prediction")
-    problem(service.http.post(path, json={"instances": [WHEAT], "key": "a"}), 422, field="key")
-    assert service.learned(model) == 0
-    assert len(service.http.post(path, json={"instances": [WHEAT] * 1000}).json()["results"]) == 1000
-    assert service.learned(model) == 1000
 
 
 def test_answers_after_the_log_or_after_applying(service: Served, model: str) -> None:
@@ -206,14 +161,8 @@ def test_header_and_field_are_one_table(service: Served, model: str) -> None:
     differing = service.http.post(path, json=WHEAT | {"key": "b"}, headers={"Idempotency-Key": "a"})
     problem(differing, 422, "invalid-field", "key")
     assert service.learned(model) == 1
-
-
-def test_keys_belong_to_a_model(service: Served, model: str) -> None:
-    other = fresh_model(service)
-    for name in (model, other):
-        body = WHEAT | {"key": "same", "labels": [name]}
-        assert service.http.post(f"/models/{name}/learn", json=body).status_code == 200
-        assert service.learned(name) == 1
+    other = fresh_model(service)  # which has a table of its own
+    assert service.http.post(f"/models/{other}/learn", json=WHEAT | {"key": "a", "labels": ["b"]}).status_code == 200
 
 
 def test_a_key_covers_a_batch_as_a_whole(service: Served, model: str) -> None:
@@ -250,60 +199,11 @@ def test_instances_of_a_batch_may_have_keys(service: Served, model: str) -> None
     assert service.learned(model) == 4
 
 
-@pytest.mark.parametrize("key", ["", "x" * 256, "\u00e9"])
-def test_a_bad_key_in_the_header_is_refused(service: Served, model: str, key: str) -> None:
-    headers = {"Idempotency-Key": key.encode()}
-    problem(service.http.post(f"/models/{model}/learn", json=WHEAT, headers=headers), 422, field="Idempotency-Key")
-    assert service.learned(model) == 0
-
-
-@pytest.mark.parametrize(
-    ("extra", "field"),
-    [
-        ({"key": ""}, "key"),
-        ({"key": "x" * 256}, "key"),
-        ({"key": 5}, "key"),
-        ({"source": ""}, "source"),
-        ({"source": "x" * 513}, "source"),
-        ({"source": ["a"]}, "source"),
-        ({"wait": "forever"}, "wait"),
-        ({"wait": None}, "wait"),
-        ({"durability": "fsync"}, "durability"),
-        ({"prediction": "x"}, "prediction"),
-        ({"k": 5}, "k"),
-    ],
-)
-def test_wrong_options_are_named(service: Served, model: str, extra: dict[str, object], field: str) -> None:
-    problem(service.http.post(f"/models/{model}/learn", json=WHEAT | extra), 422, "invalid-field", field)
-    assert service.learned(model) == 0
-
-
-def test_longest_options_are_taken(service: Served, model: str) -> None:
-    body = WHEAT | {"key": "é" * 255, "source": "s" * 512}
-    assert service.http.post(f"/models/{model}/learn", json=body).status_code == 200
-    headers = {"Idempotency-Key": "x" * 255}
-    assert service.http.post(f"/models/{model}/learn", json=WHEAT, headers=headers).status_code == 200
-    assert service.learned(model) == 2
-
-
 def test_one_key_from_many_sides_is_learned_once(service: Served, model: str) -> None:
     path = f"/models/{model}/learn"
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: service.http.post(path, json=WHEAT | {"key": "once"}).json(), range(32)))
     assert all(answer == answers[0] for answer in answers)
-    assert service.learned(model) == 1
-
-
-def test_a_remembered_instance_under_a_key_answers_again_even_when_it_is_forgotten(service: Served, model: str) -> None:
-    id_ = service.http.post(f"/models/{model}/classify", json={"text": "tin", "remember": True}).json()["id"]
-    body = {"prediction": id_, "labels": ["metal"], "key": "late"}
-    first = service.http.post(f"/models/{model}/learn", json=body).json()
-    with service.server.client() as client:
-        assert client.delete(*client.keys("*:remembered"))
-    assert service.http.post(f"/models/{model}/learn", json=body).json() == first
-    problem(service.http.post(f"/models/{model}/learn", json=body | {"labels": ["x"]}), 422, "invalid-field", "key")
-    body["key"] = "new"
-    problem(service.http.post(f"/models/{model}/learn", json=body), 404, "unknown-prediction", "prediction")
     assert service.learned(model) == 1
 
 
@@ -322,28 +222,6 @@ def test_nothing_active_remembered_cannot_be_learned(service: Served, model: str
     id_ = service.http.post(f"/models/{model}/classify", json={"text": "", "remember": True}).json()["id"]
     body = {"prediction": id_, "labels": ["x"]}
     problem(service.http.post(f"/models/{model}/learn", json=body), 422, "no-features", "prediction")
-
-
-def test_a_class_too_many_is_a_conflict(service: Served) -> None:
-    name = fresh_model(service, max_classes=2)
-    path = f"/models/{name}/learn"
-    for label in ("a", "b"):
-        assert service.http.post(path, json={"text": "t", "labels": [label]}).status_code == 200
-    problem(service.http.post(path, json={"text": "t", "labels": ["c"]}), 409, "conflict")
-    batch = {"instances": [{"text": "t", "labels": ["a"]}, {"text": "t", "labels": ["c"]}]}
-    problem(service.http.post(path, json=batch), 409, "conflict")
-    assert service.http.post(path, json={"text": "t", "labels": ["a", "b"]}).status_code == 200
-    assert service.learned(name) == 3
-
-
-def test_a_deleted_model_is_gone(service: Served) -> None:
-    name = fresh_model(service)
-    service.http.post(f"/models/{name}/learn", json=WHEAT)
-    assert service.http.delete(f"/models/{name}").status_code == 204
-    problem(service.http.post(f"/models/{name}/learn", json=WHEAT), 404, "unknown-model")
-    problem(service.http.post(f"/models/{name}/classify", json={"text": "a"}), 404, "unknown-model")
-    assert service.http.put(f"/models/{name}").status_code == 201
-    assert service.http.post(f"/models/{name}/classify", json={"text": "wheat"}).json()["labels"] == []
 
 
 def test_classify_outlives_the_store() -> None:
@@ -442,43 +320,6 @@ def test_feedback_in_a_batch_in_lines_and_late(service: Served, model: str) -> N
     assert service.http.get(f"/models/{model}/labels").json()["labels"] == ["metal", "grain"]
 
 
-@pytest.mark.parametrize(
-    ("extra", "field"),
-    [
-        ({"labels": []}, "labels"),
-        ({"labels": [], "ignored": []}, "labels"),
-        ({"rejected": "crude"}, "rejected"),
-        ({"rejected": [5]}, "rejected[0]"),
-        ({"rejected": {"crude": 1}}, "rejected"),
-        ({"rejected": ["a", ""]}, "rejected[1]"),
-        ({"rejected": ["grain"]}, "rejected[0]"),
-        ({"rejected": ["x"] * 101}, "rejected"),
-        ({"ignored": [""]}, "ignored[0]"),
-        ({"ignored": ["a", "grain"]}, "ignored[1]"),
-        ({"rejected": ["a"], "ignored": ["a"]}, "ignored[0]"),
-        ({"ignored": True}, "ignored"),
-        ({"weight": 0}, "weight"),
-        ({"weight": -1}, "weight"),
-        ({"weight": 100.5}, "weight"),
-        ({"weight": "2"}, "weight"),
-        ({"weight": [1]}, "weight"),
-    ],
-)
-def test_wrong_feedback_is_named(service: Served, model: str, extra: dict[str, object], field: str) -> None:
-    path = f"/models/{model}/learn"
-    problem(service.http.post(path, json=WHEAT | extra), 422, "invalid-field", field)
-    answer = service.http.post(path, json={"instances": [WHEAT, WHEAT | extra]})
-    assert answer.json()["field"] == f"instances[1].{field}"
-    assert service.learned(model) == 0
-
-
-@pytest.mark.parametrize("extra", [{"rejected": ["a"]}, {"ignored": []}, {"weight": 2}])
-def test_feedback_of_a_batch_is_in_its_instances(service: Served, model: str, extra: dict[str, object]) -> None:
-    answer = service.http.post(f"/models/{model}/learn", json={"instances": [WHEAT], **extra})
-    problem(answer, 422, "invalid-field", next(iter(extra)))
-    assert "move it into instances" in answer.json()["detail"]
-
-
 @pytest.mark.parametrize("other", [{"rejected": ["b"]}, {"ignored": ["a"]}, {"weight": 3}, {"rejected": None}])
 def test_a_key_covers_the_feedback(service: Served, model: str, other: dict[str, object]) -> None:
     path = f"/models/{model}/learn"
@@ -488,11 +329,3 @@ def test_a_key_covers_the_feedback(service: Served, model: str, other: dict[str,
     assert service.http.post(path, json=body).json() == first.json()
     problem(service.http.post(path, json=body | other | {"ignored": ["c"]}), 422, "invalid-field", "key")
     assert feedback_of(service, model)["rejected"] == 1
-
-
-def test_implicit_is_a_setting_of_the_model(service: Served) -> None:
-    model = fresh_model(service, implicit=0.3)
-    assert service.http.get(f"/models/{model}").json()["config"]["implicit"] == 0.3
-    problem(service.http.put(f"/models/{model}", json={"implicit": 2}), 422, "invalid-field", "implicit")
-    service.http.post(f"/models/{model}/learn", json=WHEAT)
-    assert service.http.put(f"/models/{model}", json={"implicit": 0}).status_code == 200

@@ -17,7 +17,7 @@ from abound.store.client import Store
 from abound.worker import Worker
 from abound_core.config import ModelConfig
 from abound_core.types import Offset
-from tests.api.test_keys import until
+from tests.support.job_worker import until
 from tests.support.served import Served, fresh_model, problem, served
 
 SIZES = {"features", "classes", "connections", "mean_out_degree", "in_rows", "memory", "memory_parts"}
@@ -74,13 +74,6 @@ def test_a_model_is_created_and_described(service: Served) -> None:
     problem(service.http.delete("/models/fresh-1.2_a"), 404, "unknown-model")
 
 
-def test_an_empty_body_means_the_defaults(service: Served) -> None:
-    answer = service.http.put("/models/plain")
-    assert (answer.status_code, answer.json()["config"]) == (201, ModelConfig().to_dict())
-    assert service.http.put("/models/plain", json={}).status_code == 200
-    service.http.delete("/models/plain").raise_for_status()
-
-
 def test_a_change_keeps_what_it_does_not_name(service: Served) -> None:
     name = fresh_model(service, d_max=3, memory=50.0)
     before = service.http.get(f"/models/{name}").json()
@@ -92,45 +85,6 @@ def test_a_change_keeps_what_it_does_not_name(service: Served) -> None:
     assert answer.json()["digest"] != before["digest"]
     again = service.http.put(f"/models/{name}", json={"w_min": 0.2})
     assert again.json() == answer.json()
-
-
-@pytest.mark.parametrize(
-    ("config", "field"),
-    [
-        ({"w_mix": 1}, "w_mix"),
-        ({"w_min": "0.1"}, "w_min"),
-        ({"w_min": 1.5}, "w_min"),
-        ({"d_max": 0}, "d_max"),
-        ({"d_max": 65_536}, "d_max"),
-        ({"d_max": 2.5}, "d_max"),
-        ({"margin": -1}, "margin"),
-        ({"leak": 1}, "leak"),
-        ({"rating": None}, "rating"),
-        ({"boolean": "yes"}, "boolean"),
-        ({"memory": 0}, "memory"),
-        ({"max_features": 0}, "max_features"),
-        ({"max_classes": -1}, "max_classes"),
-        ({"update": "sgd"}, "update"),
-        ({"analyzer": "word"}, "analyzer"),
-        ({"analyzer": None}, "analyzer"),
-        ({"analyzer": {"kind": "sentence"}}, "analyzer.kind"),
-        ({"analyzer": {"ngrams": [3, 1]}}, "analyzer.ngrams"),
-        ({"analyzer": {"ngrams": [1, 9]}}, "analyzer.ngrams"),
-        ({"analyzer": {"ngrams": 1}}, "analyzer.ngrams"),
-        ({"analyzer": {"language": "fi"}}, "analyzer.language"),
-        ({"negative": "absolute"}, "negative"),
-        ({"numbers": "log"}, "numbers"),
-        ({"numbers": None}, "numbers"),
-        ({"w_min": 10**400}, "w_min"),
-    ],
-)
-def test_a_wrong_configuration_is_refused_by_its_field(service: Served, config: dict[str, Any], field: str) -> None:
-    problem(service.http.put("/models/wrong", json=config), 422, "invalid-field", field)
-    problem(service.http.get("/models/wrong"), 404, "unknown-model")
-    name = fresh_model(service)
-    before = service.http.get(f"/models/{name}").json()
-    problem(service.http.put(f"/models/{name}", json=config), 422, "invalid-field", field)
-    assert service.http.get(f"/models/{name}").json() == before
 
 
 def test_a_model_that_becomes_sls_has_rows_unless_told_otherwise(service: Served) -> None:
@@ -166,14 +120,6 @@ def fresh_config(service: Served, **config: Any) -> dict[str, Any]:
     """The configuration that a new model is told to have."""
     told: dict[str, Any] = service.http.get(f"/models/{fresh_model(service, **config)}").json()["config"]
     return told
-
-
-@pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"w_min": NaN}', b'{"w_min": 1e999}', b"\xff", b"[" * 50_000])
-def test_a_configuration_must_be_a_json_object(service: Served, body: bytes) -> None:
-    answer = service.http.put("/models/wrong", content=body)
-    assert answer.status_code in (400, 422)
-    problem(answer, answer.status_code)
-    problem(service.http.get("/models/wrong"), 404, "unknown-model")
 
 
 @pytest.mark.parametrize(
@@ -223,6 +169,8 @@ def test_a_name_that_is_used_again_is_another_model(service: Served) -> None:
     first = service.http.get(f"/models/{name}").json()["incarnation"]
     service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
     service.http.delete(f"/models/{name}").raise_for_status()
+    problem(service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}), 404, "unknown-model")
+    problem(service.http.post(f"/models/{name}/classify", json={"text": "a"}), 404, "unknown-model")
     again = service.http.put(f"/models/{name}").json()
     assert again["incarnation"] != first
     assert (again["learned"], again["classes"]) == (0, 0)
@@ -237,28 +185,6 @@ def test_the_memory_of_a_deleted_model_is_freed(service: Served) -> None:
     service.http.delete(f"/models/{name}").raise_for_status()
     assert freed.wait(60)
     gc.unfreeze()
-
-
-def test_models_do_not_know_of_each_other(service: Served) -> None:
-    one, other = fresh_model(service), fresh_model(service)
-    service.http.post(f"/models/{one}/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
-    assert service.http.post(f"/models/{other}/classify", json={"text": "a"}).json()["labels"] == []
-    assert service.http.get(f"/models/{other}/labels").json()["total"] == 0
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ('{"margin": 1e999}', "margin"),
-        ('{"w_min": 0.1, "margin": -1e999}', "margin"),
-        ('{"d_max": %s}' % ("9" * 5000), "d_max"),
-        ('{"d_max": %s}' % ("9" * 400), "d_max"),
-        ('{"analyzer": {"ngrams": [1, 1e999]}}', "analyzer.ngrams[1]"),
-    ],
-    ids=["float", "negative", "5000 digits", "400 digits", "nested"],
-)
-def test_a_number_out_of_range_is_named(service: Served, body: str, field: str) -> None:
-    problem(service.http.put("/models/huge", content=body), 422, "invalid-field", field)
 
 
 def test_stats_do_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

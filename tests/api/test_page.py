@@ -11,8 +11,7 @@ from importlib.resources import files
 import pytest
 
 from abound.api import static_files
-from tests.api.test_keys import make
-from tests.support.served import Served, problem, served
+from tests.support.served import Served, make_key, problem, served
 
 FILES = sorted(file.name for file in files("abound").joinpath("web").iterdir() if file.name != "index.html")
 PLAIN = {"accept-encoding": "identity"}
@@ -164,7 +163,7 @@ def test_a_file_of_another_release_is_answered_and_not_kept(service: Served, bas
 
 def test_the_page_asks_for_no_key() -> None:
     with served() as locked:
-        make(locked, "admin")
+        make_key(locked, "admin")
         problem(locked.http.get("/models"), 401)
         page = locked.http.get("/")
         assert page.status_code == 200

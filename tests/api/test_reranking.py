@@ -79,9 +79,3 @@ def test_statistics_tell_what_it_has_learned(service: Served, model: str) -> Non
     assert stats["memory_parts"]["class_means"] > 0
     plain = fresh_model(service, update="sls")
     assert service.http.get(f"/models/{plain}/stats").json()["reranking"] is None
-
-
-def test_it_is_for_sls(service: Served) -> None:
-    refused = service.http.put("/models/other", json={"rerank": True})
-    assert refused.status_code == 422
-    assert refused.json()["field"] == "rerank"

@@ -23,7 +23,7 @@ from abound.replica.follower import Follower
 from abound.settings import Settings
 from abound.tasks import forever
 from abound_core.errors import Corrupted
-from tests.api.test_keys import until
+from tests.support.job_worker import until
 from tests.support.served import Served, served
 from tests.support.valkey import Server
 

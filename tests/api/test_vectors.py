@@ -102,11 +102,6 @@ def test_what_is_refused(service: Served, model: str, vector: Any, field: str, d
     problem(answer, 422, field=f"instances[0].{field}")
 
 
-def test_numbers_that_are_no_numbers(service: Served, model: str) -> None:
-    body = b'{"vector": [1e999, 1]}'
-    problem(service.http.post(f"/models/{model}/classify", content=body), 422, field="vector[0]")
-
-
 def test_the_first_vectors_of_a_request_have_one_length(service: Served) -> None:
     name = fresh_model(service, update="sls")
     path = f"/models/{name}/learn"
@@ -119,11 +114,6 @@ def test_the_first_vectors_of_a_request_have_one_length(service: Served) -> None
     answers = lines(service.http.post(path, content=ndjson(*made), headers=NDJSON))
     assert [answer.get("field") for answer in answers] == [None, "vector", None]
     assert service.learned(name) == 2
-
-
-def test_a_batch_has_no_vector_of_its_own(service: Served, model: str) -> None:
-    body = {"vector": numbers(0, 0), "instances": [{"text": "a"}]}
-    problem(service.http.post(f"/models/{model}/classify", json=body), 422, field="vector")
 
 
 def test_fsu_names_the_update_that_takes_vectors(service: Served) -> None:
@@ -228,17 +218,3 @@ def test_a_model_encodes_texts(service: Served) -> None:
     wrong = service.http.post(f"/models/{model}/classify", json={"text": "wallets", "vector": [1, 2]})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "vector")
     assert "those of this model have 256" in wrong.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"update": "sls", "analyzer": {"embed": "other"}}, "there is no encoder other"),
-        ({"update": "sls", "analyzer": {"embed": "../etc"}}, "must be a name"),
-        ({"update": "fsu", "analyzer": {"embed": "wordllama"}}, "needs update: sls"),
-    ],
-)
-def test_an_encoder_that_a_model_cannot_have(service: Served, config: dict[str, object], said: str) -> None:
-    answer = service.http.put("/models/unencoded", json=config)
-    assert (answer.status_code, answer.json()["field"]) == (422, "analyzer.embed")
-    assert said in answer.json()["detail"]
