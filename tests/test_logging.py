@@ -28,8 +28,8 @@ def logged(capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) ->
     root = logging.getLogger()
     handlers, level, before = root.handlers[:], root.level, structlog.get_config()
 
-    def configure(form: Any) -> Any:
-        configure_logging("debug", form)
+    def configure(form: Any, level: Any = "debug") -> Any:
+        configure_logging(level, form)
         return lambda: capfd.readouterr().err
 
     yield configure
@@ -50,6 +50,15 @@ def test_what_others_send_stays_on_one_line(logged: Any, form: str) -> None:
     assert len(lines) == 2
     assert not any("\x1b[2J" in line or "\x00" in line for line in lines)
     assert all("ERROR all is lost" in line for line in lines)
+
+
+def test_the_level_is_that_of_all_loggers(logged: Any) -> None:
+    written = logged("json", "warning")
+    structlog.get_logger("service.test").info("unsaid")
+    logging.getLogger("uvicorn.error").info("unsaid")
+    logging.getLogger("uvicorn.error").warning("by %s", "another")
+    [line] = [json.loads(one) for one in written().splitlines()]
+    assert (line["event"], line["level"], line["logger"]) == ("by another", "warning", "uvicorn.error")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

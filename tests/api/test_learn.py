@@ -207,17 +207,6 @@ def test_one_key_from_many_sides_is_learned_once(service: Served, model: str) ->
     assert service.learned(model) == 1
 
 
-def test_predictions_in_batches(service: Served, model: str) -> None:
-    body = {"instances": [{"text": "tin"}, {"text": "gold"}], "remember": True}
-    ids = [one["id"] for one in service.http.post(f"/models/{model}/classify", json=body).json()["results"]]
-    learned = {"instances": [{"prediction": id_, "labels": ["metal"]} for id_ in ids]}
-    assert len(service.http.post(f"/models/{model}/learn", json=learned).json()["results"]) == 2
-    learned["instances"].append({"prediction": "unknown", "labels": ["metal"]})
-    answer = service.http.post(f"/models/{model}/learn", json=learned)
-    problem(answer, 404, "unknown-prediction", "instances[2].prediction")
-    assert service.learned(model) == 2
-
-
 def test_nothing_active_remembered_cannot_be_learned(service: Served, model: str) -> None:
     id_ = service.http.post(f"/models/{model}/classify", json={"text": "", "remember": True}).json()["id"]
     body = {"prediction": id_, "labels": ["x"]}

@@ -109,9 +109,7 @@ def test_a_wrong_rate_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -
         Settings.load().group(RateParams)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "5", "5/fortnight", "0/second", "-1/second", "9999999999/second", "1/year", "9/second;2/minute"]
-)
+@pytest.mark.parametrize("text", ["", "5", "5/fortnight", "0/second", "9999999999/second", "9/second;2/minute"])
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(ValueError, match="must"):
         rate_of(text)
