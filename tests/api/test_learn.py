@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from abound.api import classify
 from abound.api import learn as learn_api
 from abound_core.types import Offset
+from tests.support.job_worker import until
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 WHEAT: dict[str, Any] = {"features": {"wheat": 0.4, "price": 3}, "labels": ["grain"]}
@@ -104,8 +105,7 @@ def test_applying_that_takes_longer_than_the_bound(monkeypatch: pytest.MonkeyPat
         async def hold() -> None:
             async with turn:
                 held.set()
-                while not go.is_set():
-                    await __import__("asyncio").sleep(0.005)
+                await asyncio.to_thread(go.wait)
 
         slow.loop.call_soon_threadsafe(lambda: slow.loop.create_task(hold()))
         assert held.wait(60)
@@ -121,15 +121,10 @@ def test_applying_that_takes_longer_than_the_bound(monkeypatch: pytest.MonkeyPat
         found = problem(keyed, 504, "outcome-unknown")
         assert "Idempotency-Key" in found["detail"]
         go.set()
-        deadline = time.monotonic() + 60
-        while slow.learned() < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: slow.learned() == 2)
         late = slow.http.post("/classify", json={"text": "wheat", "min_offset": body["offset"]}).json()
         assert late["labels"][0]["label"] == "grain"
-        while (again := slow.http.post("/learn", json=WHEAT | {"key": "k"})).status_code == 504:
-            assert time.monotonic() < deadline
-        assert again.status_code == 200
+        until(lambda: slow.http.post("/learn", json=WHEAT | {"key": "k"}).status_code == 200)
         assert slow.learned() == 2
 
 
@@ -228,9 +223,7 @@ def test_classify_outlives_the_store() -> None:
         refused = service.http.post("/learn", json=WHEAT)
         assert problem(refused, 503, "store-unavailable")["retry_after"] > 0
         assert int(refused.headers["retry-after"]) >= 1
-        streamed = lines(
-            service.http.post("/learn", content=ndjson(WHEAT, {}), headers={"content-type": "application/x-ndjson"})
-        )
+        streamed = lines(service.http.post("/learn", content=ndjson(WHEAT, {}), headers=NDJSON))
         assert [(line["line"], line["status"]) for line in streamed] == [(1, 503), (2, 422)]
         body = {"prediction": "1-0-" + "A" * 22, "labels": ["x"]}
         problem(service.http.post("/learn", json=body), 503, "store-unavailable")
@@ -241,10 +234,7 @@ def test_classify_outlives_the_store() -> None:
         stats = service.http.get("/models/default/stats").json()
         assert (stats["learned"], stats["replicas"]) == (1, [])
         service.server.start()
-        deadline = time.monotonic() + 60
-        while service.http.post("/learn", json=WHEAT | {"key": "again"}).status_code != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: service.http.post("/learn", json=WHEAT | {"key": "again"}).status_code == 200)
         assert service.learned() == 2
 
 
@@ -258,40 +248,22 @@ def ranked(service: Served, model: str, **instance: object) -> list[str]:
     return [one["label"] for one in answer["labels"]]
 
 
-def crude_before_grain(service: Served, update: str) -> tuple[str, str]:
-    """A model that has learned both for one text, crude twice, and the path to teach it."""
-    model = fresh_model(service, update=update)
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+@pytest.mark.parametrize("kind", ["rejected", "ignored"])
+def test_a_label_that_was_rejected_or_only_shown_falls_behind(service: Served, update: str, kind: str) -> None:
+    """One that was only shown does with ``implicit``."""
+    model = fresh_model(service, update=update, implicit=1.0)
     path = f"/models/{model}/learn"
     for label in ("crude", "grain", "crude"):
         service.http.post(path, json={"text": "wheat and oil", "labels": [label]})
-    return model, path
-
-
-@pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_a_rejected_label_falls_behind(service: Served, update: str) -> None:
-    model, path = crude_before_grain(service, update)
     assert ranked(service, model, text="wheat and oil")[0] == "crude"
     for labels in ({"labels": []}, {}, {"labels": None}, {"labels": []}):
-        answer = service.http.post(path, json={"text": "wheat and oil", "rejected": ["crude"], **labels})
-        assert answer.status_code == 200
-        assert answer.json()["rank"] is None
+        answer = service.http.post(path, json={"text": "wheat and oil", kind: ["crude", "unknown"], **labels})
+        assert (answer.status_code, answer.json()["rank"]) == (200, None)
     assert ranked(service, model, text="wheat and oil")[0] == "grain"
     stats = service.http.get(f"/models/{model}/stats").json()
     assert (stats["learned"], stats["all"]["n"]) == (7, 3)
-    assert stats["feedback"] == {"unlabelled": 4, "rejected": 4, "ignored": 0, "weighted": 0}
-
-
-@pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_labels_that_were_only_shown(service: Served, update: str) -> None:
-    model, path = crude_before_grain(service, update)
-    shown = {"text": "wheat and oil", "ignored": ["crude", "unknown"]}
-    assert service.http.post(path, json=shown).json()["updated"] is False
-    assert ranked(service, model, text="wheat and oil")[0] == "crude"
-    service.http.put(f"/models/{model}", json={"update": update, "implicit": 1.0})
-    for _ in range(4):
-        assert service.http.post(path, json=shown).json()["rank"] is None
-    assert ranked(service, model, text="wheat and oil")[0] == "grain"
-    assert feedback_of(service, model) == {"unlabelled": 5, "rejected": 0, "ignored": 10, "weighted": 0}
+    assert stats["feedback"] == {"unlabelled": 4, "rejected": 0, "ignored": 0, "weighted": 0} | {kind: 8}
 
 
 def test_feedback_in_a_batch_in_lines_and_late(service: Served, model: str) -> None:

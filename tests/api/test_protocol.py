@@ -7,20 +7,14 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import re
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from contextlib import asynccontextmanager
+from typing import Any
 
-import httpx
 import pytest
 import uvicorn
 
@@ -35,7 +29,6 @@ from abound.api.protocol import (
     JoinedWrites,
 )
 from abound.processes.startup_page import listen
-from benchmarks.serving import Serving
 from tests.support.served import Served, served
 
 MB = 1_000_000
@@ -695,105 +688,3 @@ def test_a_request_whose_end_is_plain_is_followed_by_the_next(service: Served) -
             assert piece, answer
             answer += piece
     assert service.http.get("/models/victim").status_code == 404
-
-
-LIVEZ = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"
-
-
-class Process(NamedTuple):
-    """A service with a key, and the process of its replica."""
-
-    port: int
-    pid: int
-    authorization: bytes
-
-    def resident(self) -> int:
-        """Bytes of memory of the replica."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
-
-    def seconds_to_answer(self) -> float:
-        """How long another client waits for an answer."""
-        began = time.monotonic()
-        with self.connect() as connection:
-            connection.sendall(LIVEZ)
-            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-        return time.monotonic() - began
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    directory = tmp_path_factory.mktemp("service")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
-    command = [sys.executable, "-m", "abound", "keys", "create", "--new-store", "--scope", "classify"]
-    command += ["--data-dir", str(directory / "data")]
-    key = subprocess.run(command, env=environment, capture_output=True, check=True).stdout.strip()
-    with Serving(directory / "data", "--no-worker", output=directory / "log", environment=environment) as serving:
-        serving.until_ready()
-        replica = next(  # the processes that it starts come behind it
-            pid for pid in serving.pids() if b"abound.api.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        )
-        found = Process(httpx.URL(serving.url).port or 0, replica, b"Authorization: Bearer " + key)
-        for _ in range(20):
-            found.seconds_to_answer()
-            headers = {"authorization": f"Bearer {key.decode()}"}
-            httpx.post(f"{serving.url}/classify", json={"text": "a"}, headers=headers).raise_for_status()
-        yield found
-
-
-def send(connection: socket.socket, data: memoryview, deadline: float) -> None:
-    """Send data; stop when the server takes no more for two seconds, and at the deadline."""
-    connection.settimeout(2)
-    try:
-        while data and time.monotonic() < deadline:
-            data = data[connection.send(data[:65_536]) :]
-    except OSError:
-        pass
-
-
-def read(connection: socket.socket) -> None:
-    """Read until the connection is closed."""
-    try:
-        while connection.recv(2**18):
-            pass
-    except OSError:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("path", "n_connections", "n_bytes", "reads"),
-    [
-        ("/livez", 1, 20 * MB, False),
-        ("/models", 40, 20 * MB, False),
-        ("/classify", 1, 4 * MB, False),
-    ],
-    ids=["nothing read", "40 connections without a key", "classify"],
-)
-def test_many_requests_at_once_take_little_memory_and_keep_nobody_waiting(
-    process: Process, path: str, n_connections: int, n_bytes: int, reads: bool
-) -> None:
-    head = b"GET %b HTTP/1.1\r\nHost: a\r\n" % path.encode()
-    if path == "/classify":
-        head = b"POST /classify HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n" + process.authorization + b"\r\n"
-    request = head + b"\r\n" + (b'{"text":"a"}' if path == "/classify" else b"")
-    data = memoryview(request * (n_bytes // n_connections // len(request)))
-    before = highest = process.resident()
-    waits = []
-    with ExitStack() as stack:
-        threads = []
-        for _ in range(n_connections):
-            connection = stack.enter_context(process.connect())
-            threads.append(threading.Thread(target=send, args=(connection, data, time.monotonic() + 10)))
-            if reads:
-                threading.Thread(target=read, args=(connection,), daemon=True).start()
-        for thread in threads:
-            thread.start()
-        began = time.monotonic()
-        while time.monotonic() - began < 4 or any(thread.is_alive() for thread in threads):
-            waits.append(process.seconds_to_answer())
-            highest = max(highest, process.resident())
-            time.sleep(0.02)
-    assert highest - before < 30 * MB
-    assert max(waits) < 1.5  # usually 0.05; the machine may be busy

@@ -37,28 +37,28 @@ def recommended(described: dict[str, Any]) -> set[str]:
     return {one.removeprefix("app.kubernetes.io/") for one in described["metadata"]["labels"]}
 
 
-def test_pods_have_the_recommended_labels_and_what_cannot_change_does_not() -> None:
-    documents = rendered_with("backup")
-    for pod in templates(documents):
-        assert recommended(pod) >= LABELS | {"component"}
-    for name in ("replica", "worker"):
-        assert "version" in recommended(one_of(documents, "Deployment", name)["spec"]["template"])
+@pytest.mark.parametrize("name", [*FOLDERS, *COMPONENTS])
+def test_kubernetes_takes_the_documents(name: str) -> None:
+    documents = rendered(name) if name in FOLDERS else rendered_with(name)
+    if name in FOLDERS:
+        kinds = {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"}
+        assert kinds <= {document["kind"] for document in documents}
+    else:
+        assert documents != rendered("base")
+    for document in documents:
+        if document["kind"] not in DEFINED_BY_OTHERS:
+            kubernetes_validate.validate(document, VERSION, strict=True)
+        assert recommended(document) >= LABELS, document["kind"]
+
+
+def test_what_cannot_change_has_no_version() -> None:
+    documents = rendered("base")
     store = one_of(documents, "StatefulSet", "store")["spec"]
     assert "version" not in recommended(store["template"]), "an upgrade would replace the store"
     assert "labels" not in store["volumeClaimTemplates"][0]["metadata"]
     for kind, name in (("Deployment", "replica"), ("Deployment", "worker"), ("StatefulSet", "store")):
         selected = one_of(documents, kind, name)["spec"]["selector"]["matchLabels"]
         assert selected.keys() == {"app.kubernetes.io/name", "app.kubernetes.io/component"}
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_kubernetes_takes_the_documents_with_a_component(component: str) -> None:
-    documents = rendered_with(component)
-    assert documents != rendered("base")
-    for document in documents:
-        if document["kind"] not in DEFINED_BY_OTHERS:
-            kubernetes_validate.validate(document, VERSION, strict=True)
-        assert recommended(document) >= LABELS, document["kind"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -134,30 +134,23 @@ def test_the_worker_is_restarted_when_it_hangs() -> None:
 
 
 def test_the_stores_password_is_on_no_command_line(tmp_path: Path) -> None:
-    """The store's own shell command, with a program in the place of Valkey that writes down what it is given."""
+    """The store's own shell command, with a program in the place of Valkey that writes down its words."""
     [store] = one_of(rendered("base"), "StatefulSet", "store")["spec"]["template"]["spec"]["containers"]
     (tmp_path / "password").write_text("abc123\n")
-    (tmp_path / "valkey-server").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncat > {tmp_path}/given\n')
+    (tmp_path / "valkey-server").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\nexec {server_program()} "$@"\n')
     (tmp_path / "valkey-server").chmod(0o755)
+    data, port = tmp_path / "data", free_port()
+    data.mkdir()
     script = store["args"][0].replace("/secrets", str(tmp_path))
+    script = script.replace("--dir /data", f"--dir {data} --port {port} --bind 127.0.0.1")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MEMORY": str(2**30)}
-    subprocess.run([*store["command"], script], env=environment, check=True)
-    assert (tmp_path / "given").read_text() == "requirepass abc123\n"
-    words = (tmp_path / "words").read_text().split()
-    assert words[0] == "-"
-    assert "abc123" not in words
-    with_real = tmp_path / "data"
-    with_real.mkdir()
-    (tmp_path / "valkey-server").unlink()
-    (tmp_path / "valkey-server").symlink_to(server_program())
-    port = free_port()
-    script = script.replace("--dir /data", f"--dir {with_real} --port {port} --bind 127.0.0.1")
     with subprocess.Popen([*store["command"], script], env=environment, preexec_fn=dies_with_parent()) as process:
         with redis.Redis(port=port, password="abc123") as client:
             until_it_answers(client)
         with redis.Redis(port=port) as client, pytest.raises(redis.exceptions.AuthenticationError):
             client.ping()
         process.terminate()
+    assert "abc123" not in (tmp_path / "words").read_text()
 
 
 def until_it_answers(client: redis.Redis) -> None:
@@ -169,16 +162,6 @@ def until_it_answers(client: redis.Redis) -> None:
         except redis.exceptions.ConnectionError:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_kubernetes_takes_the_documents(folder: str) -> None:
-    documents = rendered(folder)
-    assert {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"} <= {
-        document["kind"] for document in documents
-    }
-    for document in documents:
-        kubernetes_validate.validate(document, VERSION, strict=True)
 
 
 def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
@@ -202,7 +185,7 @@ def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_no_service_of_the_cluster_sets_a_setting(folder: str) -> None:
+def test_no_service_of_the_cluster_sets_a_setting_and_no_apply_the_scale(folder: str) -> None:
     """Kubernetes tells every container of each Service: of ``abound`` by ABOUND_PORT=tcp://..., which is no port."""
     documents = rendered(folder)
     services = [one for one in documents if one["kind"] == "Service" and one["spec"].get("clusterIP") != "None"]
@@ -210,13 +193,8 @@ def test_no_service_of_the_cluster_sets_a_setting(folder: str) -> None:
     settings = {f"ABOUND_{name.upper()}" for name in Settings.model_fields}
     assert told & settings, "no Service is called like a setting: then nothing has to be switched off"
     assert all(pod["enableServiceLinks"] is False for pod in pods(documents))
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_no_apply_sets_the_scale_back(folder: str) -> None:
-    documents = rendered(folder)
     scaled = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]["scaleTargetRef"]
-    assert "replicas" not in one_of(documents, scaled["kind"], scaled["name"])["spec"]
+    assert "replicas" not in one_of(documents, scaled["kind"], scaled["name"])["spec"], "an apply sets the scale back"
 
 
 def test_a_laptop_has_the_volumes_that_the_small_one_wants() -> None:
