@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -23,15 +22,6 @@ def _bare_environment(monkeypatch):
 
 def described(settings):
     return {line.name: line for line in settings.describe()}
-
-
-def test_defaults_are_those_of_the_command_line():
-    settings = Settings.load()
-    assert (settings.host, settings.port, settings.processes) == ("127.0.0.1", 8000, 1)
-    assert settings.data_dir == Path("data")
-    assert settings.redis_url is None
-    assert settings.worker
-    assert not settings.insecure
 
 
 def test_an_option_beats_the_environment_which_beats_the_default(monkeypatch):
@@ -137,12 +127,6 @@ def test_a_child_takes_what_a_file_gave_its_parent(monkeypatch, tmp_path):
         monkeypatch.setenv(variable, value)
     assert Settings.load().store_url() == "redis://u:p@h:1/2"
     assert environment["ABOUND_LOG_REQUEST_BYTES"] == "17"
-
-
-def test_every_setting_says_what_it_means():
-    lines = described(Settings.load())
-    assert [line.name for line in lines.values() if len(line.meaning) < 5] == []
-    assert lines["log_max_log_bytes"].meaning == "Size of a model's log at which learning is refused."
 
 
 def test_a_group_is_read_and_checked_beside_its_code(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,10 +24,7 @@ from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, pro
 MIB = 2**20
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served(max_models=40) as service:
-        yield service
+SETTINGS = {"max_models": 40}
 
 
 def batch(at: int, n: int = 100, features: int = 50) -> dict[str, Any]:

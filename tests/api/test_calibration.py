@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from abound_core.model.live_model import warmup
-from tests.support.served import NDJSON, Served, fresh_model, problem, served
+from tests.support.served import NDJSON, Served, fresh_model, problem
 from tests.support.small_versions import FEATURES, fitted, version_of
 
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    warmup()
-    with served(artifacts_url=str(tmp_path_factory.mktemp("artifacts"))) as service:
-        yield service
+HAS_ARTIFACTS = True
 
 
 def taught(service: Served, n: int = 120, **config: Any) -> str:

@@ -14,17 +14,14 @@ from abound.log.catalog import DEFAULT_MODEL
 from abound.processes.lifetime import dies_with_parent
 from tests.support.contest_streams import GATE, LABELS, Pair, changed, familiar, wise
 from tests.support.job_worker import until
-from tests.support.served import NDJSON, Served, lines, ndjson, problem, served
+from tests.support.served import NDJSON, Served, lines, ndjson, problem
 from tests.support.small_versions import version_of
 
 CHALLENGERS = f"/models/{DEFAULT_MODEL}/challengers"
 KNOWN = b'{"version": "aaaaaaaa"}'
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(artifacts_url=str(tmp_path_factory.mktemp("artifacts"))) as one:
-        yield one
+HAS_ARTIFACTS = True
 
 
 @pytest.fixture

@@ -59,8 +59,9 @@ def test_text_and_features_are_the_same_kind_of_key(service: Served, model: str)
     path = f"/models/{model}/classify"
     by_text = service.http.post(path, json={"text": "wheat"}).json()
     by_feature = service.http.post(path, json={"features": {"wheat": 7}}).json()
-    both = service.http.post(path, json={"features": {"wheat": 7}, "text": {"title": "wheat"}}).json()
+    both = service.http.post(path, json={"features": {"wheat": 7}, "text": "wheat"}).json()
     assert by_text == by_feature == both
+    assert service.http.post(path, json={"text": {"title": "wheat"}}).json()["labels"][0]["label"] == "grain"
 
 
 def test_k_bounds_the_labels_and_ties_come_in_the_order_seen(service: Served) -> None:

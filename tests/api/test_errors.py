@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from abound.api.problems import install, problem_of
 from abound_core.errors import OutcomeUnknown
 from abound_core.limits import MAX_DETAILS_BYTES
-from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, problem, served
+from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, problem
 
 GOOD = b'{"features": {"f": 1}, "labels": ["a"]}'
 LABELLED: dict[str, Any] = json.loads(GOOD)
@@ -25,10 +25,7 @@ LONG = "x" * 513
 Row = tuple[Any, str]
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served(max_body_bytes=200_000) as service:
-        yield service
+SETTINGS = {"max_body_bytes": 200_000}
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib import metadata
 from pathlib import Path
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
@@ -25,12 +23,6 @@ from abound.settings import Settings
 from tests.support.job_worker import until
 from tests.support.served import NDJSON, Served, ndjson, problem, served
 from tests.support.valkey import Server
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
 
 
 def test_alive(service: Served) -> None:

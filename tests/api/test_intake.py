@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from abound.api.learn import ConfigChanges
-from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
+from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem
 
 LETTERS = [chr(i) for i in range(0x4E00, 0x4E00 + 1000)]
 WIDE = {"features": {"n" * 500: LETTERS}, "labels": ["a"]}
 """An instance whose vector has more than half a megabyte, and whose JSON has 7 kilobytes."""
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served(stop_seconds=2.0) as service:
-        yield service
-
-
-@pytest.fixture
-def model(service: Served) -> str:
-    return fresh_model(service)
+SETTINGS = {"stop_seconds": 2.0}
 
 
 def learn(service: Served, model: str, body: Any, **more: Any) -> Any:

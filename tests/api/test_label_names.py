@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from abound.client import Client
-from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
-
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem
 
 WHEAT = {"name": "Wheat", "description": "flour and bread", "parent": "c0", "metadata": {"colour": "red"}}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -13,13 +12,7 @@ import pytest
 from abound.api.routes import labels as routes
 from abound.client import Client
 from tests.support.replicas import until
-from tests.support.served import Served, fresh_model, problem, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
+from tests.support.served import Served, fresh_model, problem
 
 
 def learn(service: Served, model: str, *instances: tuple[dict[str, float], str]) -> None:

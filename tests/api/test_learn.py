@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,17 +14,6 @@ from tests.support.job_worker import until
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 WHEAT: dict[str, Any] = {"features": {"wheat": 0.4, "price": 3}, "labels": ["grain"]}
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
-
-
-@pytest.fixture
-def model(service: Served) -> str:
-    return fresh_model(service)
 
 
 def test_an_event_is_durable_applied_and_ranked(service: Served, model: str) -> None:

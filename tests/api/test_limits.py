@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import select
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,10 +16,7 @@ ONE = {"features": {"f": 1}}
 LABELLED = ONE | {"labels": ["a"]}
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served(max_batch=20, max_body_bytes=3_000_000) as service:
-        yield service
+SETTINGS = {"max_batch": 20, "max_body_bytes": 3_000_000}
 
 
 @pytest.mark.parametrize(("path", "instance"), [("/classify", ONE), ("/learn", LABELLED)])

@@ -5,7 +5,6 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,14 +22,8 @@ from tests.support.served import Served, fresh_model, problem, served
 SIZES = {"features", "classes", "connections", "mean_out_degree", "in_rows", "memory", "memory_parts"}
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        assert [model["name"] for model in service.http.get("/models").json()["models"]] == ["default"]
-        yield service
-
-
 def test_the_model_default_is_there_from_the_start(service: Served) -> None:
+    assert [model["name"] for model in service.http.get("/models").json()["models"]] == ["default"]
     body = service.http.get("/models/default").json()
     assert body["name"] == "default"
     assert body["config"] == ModelConfig().to_dict()

@@ -18,15 +18,7 @@ END = b"0\r\n\r\n"
 APPLIED = b'"applied":true'
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served(max_ndjson_lines=3000, max_body_bytes=20_000, max_ndjson_bytes=2_000_000) as service:
-        yield service
-
-
-@pytest.fixture
-def model(service: Served) -> str:
-    return fresh_model(service)
+SETTINGS = {"max_ndjson_lines": 3000, "max_body_bytes": 20_000, "max_ndjson_bytes": 2_000_000}
 
 
 def instance(i: int) -> dict[str, Any]:

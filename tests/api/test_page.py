@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterator
 from importlib import metadata
 from importlib.resources import files
 
@@ -14,12 +13,6 @@ from tests.support.served import Served, make_key, problem, served
 
 FILES = sorted(file.name for file in files("abound").joinpath("web").iterdir() if file.name != "index.html")
 PLAIN = {"accept-encoding": "identity"}
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from abound_core.model.live_model import RERANKED, warmup
-from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, served
+from abound_core.model.live_model import RERANKED
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson
 
 D = 12
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    warmup("reading", "learning", "answering", "sls", "reranked")
-    with served() as service:
-        yield service
 
 
 def numbers(kind: int, seed: int) -> list[float]:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from abound.processes.embedded_store import server_program
 from abound.processes.lifetime import dies_with_parent
 from benchmarks.composed import run_password
 from benchmarks.serving import free_port
-from tests.contracts.programs import needs
+from tests.contracts.programs import needs, until_it_answers
 
 ROOT = Path(__file__).parents[2]
 BACKUP = ROOT / "deploy" / "kubernetes" / "components" / "backup" / "backup.sh"
@@ -124,20 +123,9 @@ def store_of(secrets: Path, data: Path) -> Iterator[tuple[int, str]]:
     with subprocess.Popen(words, preexec_fn=dies_with_parent()) as process:
         password = (secrets / "password").read_text().strip()
         with redis.Redis(port=port, password=password) as client:
-            until_answers(client)
+            until_it_answers(client)
         yield port, password
         process.terminate()
-
-
-def until_answers(client: redis.Redis) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            client.ping()
-            return
-        except redis.exceptions.ConnectionError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
 
 def environment_with(programs: Path) -> dict[str, str]:
@@ -227,7 +215,7 @@ def test_a_backup_has_what_the_store_points_to_and_the_newest_seven_stay(tmp_pat
     shutil.copy(made / "dump.rdb", restored)
     words = [server_program(), "--dir", str(restored), "--port", str(port), "--bind", "127.0.0.1"]
     with subprocess.Popen(words, preexec_fn=dies_with_parent()) as process, redis.Redis(port=port) as client:
-        until_answers(client)
+        until_it_answers(client)
         assert client.get("log") == b"entries"
         process.terminate()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from abound.settings import Settings
 from abound.versions.retention import VersionParams
 from benchmarks.serving import free_port
 from tests.contracts.manifests import COMPONENTS, FOLDERS, bytes_of, one_of, pods, rendered, rendered_with, templates
+from tests.contracts.programs import until_it_answers
 
 ROOT = Path(__file__).parents[2]
 VERSION = "1.30"
@@ -151,17 +151,6 @@ def test_the_stores_password_is_on_no_command_line(tmp_path: Path) -> None:
             client.ping()
         process.terminate()
     assert "abc123" not in (tmp_path / "words").read_text()
-
-
-def until_it_answers(client: redis.Redis) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            client.ping()
-            return
-        except redis.exceptions.ConnectionError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
 
 def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
