@@ -89,13 +89,8 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_variable(monkeypatch, varia
 def test_kinds_of_jobs_are_those_that_there_are():
     for kinds in ("none", ",".join(KINDS), ",".join(reversed(KINDS)), *KINDS):
         assert Settings.load(worker_kinds=kinds).worker_kinds == kinds
-    with pytest.raises(CannotStart, match=r"^--worker-kinds: "):
+    with pytest.raises(CannotStart, match=r"^--worker-kinds: "):  # a wrong option by the name of the option
         Settings.load(worker_kinds="")  # a child process would take an empty variable for unset
-
-
-def test_a_wrong_option_is_refused_by_the_name_of_the_option():
-    with pytest.raises(CannotStart, match=r"^--processes: "):
-        Settings.load(processes=0)
 
 
 def test_a_wrong_secret_is_refused_without_being_shown(monkeypatch):

@@ -44,7 +44,12 @@ from abound_core.methods.training.progress import no_progress
 from tests.jobs.test_fit import Place, instances, same
 from tests.support.job_worker import until
 
-ENVIRONMENT = {"ABOUND_DATASETS_MAX_BYTES": "200000", "ABOUND_DATASETS_TOTAL_BYTES": "250000"}
+ENVIRONMENT = {
+    "ABOUND_MAX_BODY_BYTES": "65536",  # of any other request: a connection takes little more than 1 MiB of these
+    "ABOUND_MAX_NDJSON_BYTES": "65536",
+    "ABOUND_DATASETS_MAX_BYTES": "4000000",
+    "ABOUND_DATASETS_TOTAL_BYTES": "5000000",
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +81,8 @@ def put(place: Place, name: str, body: bytes, query: str = "", **headers: str) -
     return httpx.put(f"{place.client.url}/datasets/{name}{query}", content=body, headers=headers, timeout=60)
 
 
-OF_A_CARD: dict[str, Any] = {"name": "twice.jsonl", "format": "jsonl", "created": 1e9} | dict.fromkeys(
-    (
-        "bytes",
-        "instances",
-        "labelled",
-        "features",
-        "classes",
-        "nnz",
-        "assertions",
-    ),
-    20,
-)
+SIZES = ("bytes", "instances", "labelled", "features", "classes", "nnz", "assertions")
+OF_A_CARD: dict[str, Any] = {"name": "twice.jsonl", "format": "jsonl", "created": 1e9} | dict.fromkeys(SIZES, 20)
 TXT = b"3 10 4\n0,2 1:0.5 3:1\n 4:1\n3 9:2\n"
 SVM = b"1,2 1:0.5 3:1 # a comment\n3 9:2\n"
 
@@ -207,16 +202,16 @@ def test_a_wrong_line_is_refused_and_nothing_is_changed(place: Place) -> None:
 
 
 def test_limits_of_size_hold(place: Place) -> None:
-    large = lines(2000)
-    assert len(large) > 200_000
+    large = (lines(2000) * 20)[:4_001_000]
+    assert len(large) > 4_000_000
     assert put(place, "large.jsonl", large).status_code == 413
-    pieces = (large[at : at + 10_000] for at in range(0, len(large), 10_000))
+    pieces = (large[at : at + 2**20] for at in range(0, len(large), 2**20))
     with pytest.raises(Refused, match="413"):
         place.client.put_dataset("large.jsonl", pieces=pieces)
-    half = large[: large.rindex(b"\n", 0, 140_000) + 1]
+    half = large[: large.rindex(b"\n", 0, 2_800_000) + 1]
     assert put(place, "one.jsonl", half).status_code == 201
     answer = put(place, "two.jsonl", half)
-    assert (answer.status_code, "250000 bytes" in answer.text) == (409, True)
+    assert (answer.status_code, "5000000 bytes" in answer.text) == (409, True)
     assert len(files(place)) == 1
 
 
@@ -332,8 +327,7 @@ def test_what_is_not_there_is_not_found(place: Place) -> None:
         assert refused.value.problem["status"] == 404
     with pytest.raises(Refused, match="no data set") as refused:
         place.client.submit({"method": "swnn", "data": "none"})
-    assert refused.value.problem["field"] == "data"
-    assert refused.value.problem["status"] == 422
+    assert (refused.value.problem["field"], refused.value.problem["status"]) == ("data", 422)
 
 
 async def test_a_job_is_fitted_on_a_data_set(place: Place, tmp_path: Path) -> None:

@@ -8,10 +8,7 @@ import weakref
 from typing import Any
 
 import pytest
-import redis
 
-from abound.log.events import APPLY_VERSION, CatalogEntry, ModelCreated, encode
-from abound.replica import follower
 from abound.store.client import Store
 from abound.worker import Worker
 from abound_core.config import ModelConfig
@@ -28,24 +25,6 @@ def test_the_model_default_is_there_from_the_start(service: Served) -> None:
     assert body["name"] == "default"
     assert body["config"] == ModelConfig().to_dict()
     assert (body["version"], body["learned"]) == ("live", 0)
-
-
-def test_a_model_of_another_replica_is_waited_for_while_its_kernels_are_loaded(
-    service: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def wait_until_loaded(config: ModelConfig) -> None:
-        await asyncio.sleep(1.5)
-
-    monkeypatch.setattr(follower.kernel_compiler, "wait_until_loaded", wait_until_loaded)
-    with redis.Redis.from_url(service.server.url) as store:
-        for name, path in (("late-1", "/models/late-1/stats"), ("late-2", "/models")):
-            payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, ModelConfig().to_dict())))
-            store.xadd("abound:catalog", {"e": payload, "c": checksum})
-            answer = service.http.get(path)
-            assert answer.status_code == 200
-        assert "late-2" in [model["name"] for model in answer.json()["models"]]
-        service.http.delete("/models/late-1").raise_for_status()
-        service.http.delete("/models/late-2").raise_for_status()
 
 
 def test_a_model_is_created_and_described(service: Served) -> None:
@@ -91,22 +70,6 @@ def test_a_model_that_becomes_sls_has_rows_unless_told_otherwise(service: Served
         assert service.http.put(path, json={"margin": 0.5}).json()["config"]["rows"] is rows
 
 
-def test_a_small_model_with_many_labels_goes_over_to_rows(service: Served) -> None:
-    path = f"/models/{fresh_model(service, update='sls')}"
-    told = []
-    for n in range(9):
-        features, labels = {f"f{n}": 1, "all": 1}, [f"c{n % 3}", f"c{n % 3 + 1}"]
-        assert service.http.post(f"{path}/learn", json={"features": features, "labels": labels}).status_code == 200
-        stats = service.http.get(f"{path}/stats").json()
-        told.append((stats["in_rows"], stats["connections"] == stats["features"] * stats["classes"]))
-    assert told[6] == (False, False)
-    assert told[7:] == [(True, True)] * 2
-    best = service.http.post(f"{path}/classify", json={"features": {"f1": 1, "all": 1}, "explain": True, "k": 2}).json()
-    for label in best["labels"]:
-        assert "(intercept)" in [part["feature"] for part in label["because"]]
-        assert sum(part["contribution"] for part in label["because"]) == pytest.approx(label["score"], abs=1e-5)
-
-
 def fresh_config(service: Served, **config: Any) -> dict[str, Any]:
     """The configuration that a new model is told to have."""
     told: dict[str, Any] = service.http.get(f"/models/{fresh_model(service, **config)}").json()["config"]
@@ -138,21 +101,6 @@ def test_what_gives_the_state_its_meaning_cannot_change_once_it_has_learned(
     assert service.http.get(f"/models/{name}").json() == before
     allowed = {"w_min": 0.3, "d_max": 4, "margin": 0.5, "rating": False, "max_features": 10, "max_classes": 10}
     assert service.http.put(f"/models/{name}", json=allowed).status_code == 200
-
-
-def test_a_model_created_from_two_sides_is_created_once(service: Served) -> None:
-    statuses: list[int] = []
-
-    def create() -> None:
-        statuses.append(service.http.put("/models/both", json={"d_max": 9}).status_code)
-
-    threads = [threading.Thread(target=create) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(statuses) == [200] * 5 + [201]
-    assert service.http.get("/models/both").json()["config"]["d_max"] == 9
 
 
 def test_a_name_that_is_used_again_is_another_model(service: Served) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,43 +17,25 @@ from tests.state.test_model_file import FILE, LARGE, with_head
 from tests.support.command_line import Ran, Run
 from tests.support.served import Served, problem, served
 
-
-class WorkerThread:
-    """A worker beside a service, in a thread."""
-
-    def __init__(self, service: Served, artifacts: Path) -> None:
-        self._service = service
-        self._artifacts = artifacts
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-        self._made = threading.Event()
-        self._thread.start()
-        assert self._made.wait(60)
-
-    async def _run(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        store = Store(self._service.server.url)
-        artifacts = ArtifactStore(str(self._artifacts))
-        self._worker = Worker(store, SnapshotParams(every_bytes=2**40, every_seconds=1e9), artifacts=artifacts)
-        self._made.set()
-        await self._worker.run()
-        await store.close()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._worker.stop)
-        self._thread.join(60)
+HAS_ARTIFACTS = True
+SETTINGS = {"max_import_bytes": 2**22}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("artifacts")
+@pytest.fixture(scope="module", autouse=True)
+def _worker(service: Served) -> Iterator[None]:
+    """A worker beside the service, in its event loop."""
 
+    async def work() -> None:
+        store = Store(service.server.url)
+        params = SnapshotParams(every_bytes=2**40, every_seconds=1e9)
+        try:
+            await Worker(store, params, artifacts=ArtifactStore(service.settings.artifacts_location() or "")).run()
+        finally:
+            await store.close()
 
-@pytest.fixture(scope="module")
-def service(folder: Path) -> Iterator[Served]:
-    with served(artifacts_url=SecretStr(str(folder)), max_import_bytes=2**22) as service:
-        worker = WorkerThread(service, folder)
-        yield service
-        worker.stop()
+    working = asyncio.run_coroutine_threadsafe(work(), service.loop)
+    yield
+    working.cancel()
 
 
 def taught(service: Served, name: str, vectors: bool = False, **config: Any) -> dict[str, Any]:
@@ -147,9 +128,8 @@ def test_an_empty_model_that_is_there_takes_a_file_over_but_not_one_with_labels(
         (with_head({"parts": [{"size": 2**23, "checksum": ""}]}), 413, "too-large"),
     ],
 )
-def test_what_is_no_model_is_refused_and_leaves_nothing(
-    service: Served, folder: Path, body: bytes, status: int, kind: str
-) -> None:
+def test_what_is_no_model_is_refused_and_leaves_nothing(service: Served, body: bytes, status: int, kind: str) -> None:
+    folder = Path(service.settings.artifacts_location() or "")
     files = sorted(folder.rglob("index/*/*"))
     problem(service.http.put("/models/never/import", content=body), status, kind)
     problem(service.http.get("/models/never"), 404, "unknown-model")

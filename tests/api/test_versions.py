@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 import time
@@ -68,13 +67,9 @@ def test_versions_are_listed_newest_first(place: Place, made: list[dict[str, Any
     assert run(place, "show", made[0]["id"]) == made[0]
     assert place.client.versions("other") == {"versions": []}
     assert made[0]["needed"] is None
-    assert made[1]["bytes"] == sum(path.stat().st_size for path in place.directory.rglob(f"{made[1]['id']}/*.npy")), (
-        "what it says is what it takes"
-    )
-    assert made[0]["sizes"] == {"instances": 120, "features": made[0]["sizes"]["features"], "classes": 6} | {
-        "nnz": made[0]["sizes"]["nnz"],
-        "assertions": 240,
-    }
+    taken = sum(path.stat().st_size for path in place.directory.rglob(f"{made[1]['id']}/*.npy"))
+    assert made[1]["bytes"] == taken
+    assert {"instances": 120, "classes": 6, "assertions": 240}.items() <= made[0]["sizes"].items()
     plain = CliRunner().invoke(app, ["versions", "list", "--url", place.client.url])
     assert made[0]["id"] in plain.stdout
 
@@ -236,17 +231,3 @@ def test_what_was_fitted_on_forgotten_events_goes(place: Place) -> None:
         with refusing("no version", 404):
             client.classify("forgetful", {"features": {"x": 1}, "version": version})
     assert client.classify("forgetful", {"features": {"x": 1}, "version": before})["version"] == before
-
-
-def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abound.client.local_service._environment", lambda: {**os.environ, "ABOUND_VERSIONS_KEEP": "2"})
-    with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
-        place = Place(client, tmp_path)
-        client.learn("default", {"instances": instances(60)})
-        entered = client.submit({"method": "frequency", "activate": "if_better"})
-        first = list(client.follow(entered["id"]))[-1]["version"]
-        made = [place.done("frequency") for _ in range(4)]
-        kept = [card["id"] for card in client.versions("default")["versions"]]
-        assert kept == [made[3]["version"], made[2]["version"], first]
-        assert [job["outcome"]["deleted"] for job in made] == [[], [], [made[0]["version"]], [made[1]["version"]]]
-        assert {name.partition("/")[0] for name in place.files()} == set(kept)

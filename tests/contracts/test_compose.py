@@ -59,19 +59,6 @@ def test_only_those_that_need_it_reach_the_store() -> None:
             assert port.startswith("127.0.0.1:")
 
 
-def test_each_waits_for_what_it_needs() -> None:
-    def condition(name: str, other: str) -> str:
-        found: str = SERVICES[name]["depends_on"][other]["condition"]
-        return found
-
-    assert condition("balancer", "replica") == "service_healthy"
-    assert condition("replica", "store") == condition("worker", "store") == "service_healthy"
-    assert condition("store", "password") == "service_completed_successfully"
-    for name in ("replica", "store"):
-        assert "disable" not in SERVICES[name]["healthcheck"]
-    assert "healthcheck" not in SERVICES["worker"], "the image has one"
-
-
 def test_what_is_in_the_store_at_most_fits_into_its_container() -> None:
     """A third more than its data, for rewriting its file; each model of a replica fits in it twice, to be replaced."""
     command = SERVICES["store"]["command"]

