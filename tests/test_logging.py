@@ -120,9 +120,11 @@ def test_requests_are_not_told_of_unless_asked(caplog: pytest.LogCaptureFixture)
         assert "/classify" not in caplog.text
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
 def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_request(
-    logged: Any, monkeypatch: pytest.MonkeyPatch
+    logged: Any, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
+    """A traceback has no locals: these hold the headers."""
     with served() as service:
         made = make_key(service, "classify")
 
@@ -130,7 +132,7 @@ def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_reque
             raise RuntimeError("a bug")
 
         monkeypatch.setattr("abound.api.classify.Classify.answer", fail)
-        written = logged("text")
+        written = logged(form)
         headers = {"authorization": f"Bearer {made.secret}", "x-request-id": "the-one"}
         batch = {"instances": [{"features": {"f": 1}}]}  # a single one may be answered without the route
         answer = service.http.post("/classify", json=batch, headers=headers)

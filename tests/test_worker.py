@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 import redis
 
@@ -140,30 +141,25 @@ async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_of
     assert (await later).position.offset == last
 
 
-async def test_a_snapshot_is_made_when_the_log_has_grown(
-    server: Server, start_replica: StartReplica, work: Work
+async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(
+    server: Server, start_replica: StartReplica
 ) -> None:
     replica = await start_replica(server)
-    work.start(SnapshotParams(every_bytes=5000, every_seconds=1e9))
+    store, keys = replica.store, replica.model("default").keys
+    large, old = (SnapshotParams(every_bytes=n, every_seconds=at) for n, at in ((5000, 1e9), (2**40, 1800.0)))
+    living = (await read_catalog(store)).get("default")
+    assert living is not None
+    empty = await compact(store, living, NEVER)
+    long_ago = msgspec.structs.replace(empty, created=empty.created - 3_600_000)
+    assert await schedule.why_due(store, keys, long_ago, old) is None  # nothing was learned
     await replica.learn("default", drafts(10))
-    await asyncio.sleep(2.5)
-    assert await replica.snapshots("default") == []
+    assert await schedule.why_due(store, keys, empty, old) is None
+    assert await schedule.why_due(store, keys, long_ago, old) == "the newest is too old"
+    assert await schedule.why_due(store, keys, empty, large) is None
     await replica.learn("default", drafts(200))
-    (made,) = await newest(replica, 1)
-    assert made.position.offset == replica.model("default").offset
-    await asyncio.sleep(1.5)
-    assert await replica.snapshots("default") == [made]
-
-
-async def test_a_snapshot_is_made_when_it_is_time(server: Server, start_replica: StartReplica, work: Work) -> None:
-    replica = await start_replica(server)
-    await asyncio.sleep(1.1)
-    work.start(SnapshotParams(every_bytes=2**40, every_seconds=1.0))
-    await asyncio.sleep(0.7)
-    assert await replica.snapshots("default") == []  # nothing was learned
-    await replica.learn("default", drafts(10))
-    (made,) = await newest(replica, 1)
-    assert made.n_entries == 1
+    assert await eventually(lambda: schedule.why_due(store, keys, empty, large)) == "the log has grown"
+    made = await compact(store, living, NEVER)
+    assert await schedule.why_due(store, keys, made, large) is None
 
 
 async def test_two_workers_make_one_snapshot(server: Server, start_replica: StartReplica, work: Work) -> None:

@@ -16,8 +16,6 @@ from abound_core.types import Offset
 from tests.support.job_worker import until
 from tests.support.served import Served, fresh_model, problem, served
 
-SIZES = {"features", "classes", "connections", "mean_out_degree", "in_rows", "memory", "memory_parts"}
-
 
 def test_the_model_default_is_there_from_the_start(service: Served) -> None:
     assert [model["name"] for model in service.http.get("/models").json()["models"]] == ["default"]
@@ -33,8 +31,6 @@ def test_a_model_is_created_and_described(service: Served) -> None:
     assert answer.status_code == 201
     assert answer.headers["location"] == "/models/fresh-1.2_a"
     body = answer.json()
-    expected = {"name", "incarnation", "config", "version", "offset", "digest", "learned", "serving"} | SIZES
-    assert set(body) == expected
     assert body["config"] == ModelConfig.from_dict(config).to_dict()
     assert body["offset"] == "0-0.0"
     assert len(body["digest"]) == 32
@@ -149,19 +145,6 @@ def test_stats(service: Served) -> None:
         body = {"features": {f"f{i % 4}": 1}, "labels": ["often"] if i % 3 else [f"seldom {i}"]}
         service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
     stats = service.http.get(f"/models/{name}/stats").json()
-    measured = {
-        "learned",
-        "updated",
-        "all",
-        "window",
-        "recent",
-        "challengers",
-        "trace",
-        "calibration",
-        "feedback",
-        "reranking",
-    }
-    assert measured | {"offset", "kept", "replicas", "classify"} | SIZES == set(stats)
     assert stats["learned"] == 30
     assert 0 < stats["updated"] <= 30
     for over in ("all", "window", "recent"):
