@@ -85,21 +85,6 @@ def test_tls_comes_with_keys_and_the_balancers_own_variable() -> None:
     assert services["balancer"]["ports"] == [f"{port}:{port}"]
 
 
-def test_with_a_bucket_the_worker_and_replicas_have_a_way_to_it() -> None:
-    changed = yaml.safe_load((ROOT / "docker" / "s3.yaml").read_text())
-    services, networks = changed["services"], COMPOSE["networks"] | changed["networks"]
-    assert services.keys() == {"replica", "worker"}
-    for name, service in services.items():
-        reached = service.get("networks", SERVICES[name]["networks"])
-        assert "store" in reached
-        assert any(not (networks[one] or {}).get("internal") for one in reached)
-        assert service["environment"]["ABOUND_ARTIFACTS_URL"].startswith("${ARTIFACTS_URL:?")
-        file = service["environment"]["AWS_SHARED_CREDENTIALS_FILE"]
-        assert service["volumes"] == [f"${{CREDENTIALS:?the path of a file with credentials}}:{file}:ro"]
-        assert service["build"]["args"] == {"EXTRAS": "s3"}
-        assert f"VOLUME {service['environment']['TMPDIR']}\n" in (ROOT / "docker" / "Dockerfile").read_text()
-
-
 @contextmanager
 def store_of(secrets: Path, data: Path) -> Iterator[tuple[int, str]]:
     """The store as the compose file starts it; its port and the password."""

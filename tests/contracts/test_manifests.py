@@ -163,8 +163,6 @@ def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
     assert [one["type"] for one in scaler["metrics"]] == ["Pods"], "processors are busy with learning as well"
     assert one_of(documents, "PodDisruptionBudget", "replica")["spec"]["minAvailable"] < scaler["minReplicas"]
     assert one_of(documents, "PodDisruptionBudget", "store")["spec"]["maxUnavailable"] == 0
-    spread = one_of(documents, "Deployment", "replica")["spec"]["template"]["spec"]["topologySpreadConstraints"]
-    assert {one["topologyKey"] for one in spread} == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -178,18 +176,6 @@ def test_no_service_of_the_cluster_sets_a_setting_and_no_apply_the_scale(folder:
     assert all(pod["enableServiceLinks"] is False for pod in pods(documents))
     scaled = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]["scaleTargetRef"]
     assert "replicas" not in one_of(documents, scaled["kind"], scaled["name"])["spec"], "an apply sets the scale back"
-
-
-def test_a_laptop_has_the_volumes_that_the_small_one_wants() -> None:
-    """Its storage gives a volume to one node, so whatever mounts one that is shared has to be there."""
-    documents = rendered("overlays/small")
-    assert one_of(documents, "PersistentVolumeClaim", "artifacts")["spec"]["accessModes"] == ["ReadWriteOnce"]
-    for name in ("replica", "worker"):
-        pod = one_of(documents, "Deployment", name)["spec"]["template"]
-        [term] = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        [together] = term["labelSelector"]["matchExpressions"]
-        assert term["topologyKey"] == "kubernetes.io/hostname"
-        assert pod["metadata"]["labels"][together["key"]] in together["values"] == ["replica", "worker"]
 
 
 @pytest.mark.parametrize("name", ["replica", "worker", "store"])

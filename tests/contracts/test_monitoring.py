@@ -62,18 +62,6 @@ def test_every_panel_asks_for_metrics_that_there_are(exported: set[str]) -> None
             assert [name for name in found if not is_exported(name, exported)] == [], panel["title"]
 
 
-def test_the_dashboard_asks_the_prometheus_that_is_chosen() -> None:
-    """Only the one of the compose file is called as its file says; others have an id that nobody knows before."""
-    dashboard = json.loads(DASHBOARD.read_text())
-    [variable] = dashboard["templating"]["list"]
-    assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
-    assert variable["current"]["value"] == "default"
-    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {f"${{{variable['name']}}}"}
-    [provisioned] = yaml.safe_load((ROOT / "docker" / "grafana.yaml").read_text())["datasources"]
-    assert provisioned["isDefault"] is True
-    assert provisioned["type"] == "prometheus"
-
-
 def test_prometheus_takes_the_rules_and_alerts_fire_for_what_they_are_for() -> None:
     subprocess.run([needs("promtool"), "check", "rules", str(RULES)], check=True, capture_output=True)
     cases = Path(__file__).parent / "alerts.yaml"
