@@ -6,10 +6,8 @@ import json
 import logging
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import structlog
 from opentelemetry.sdk.trace import TracerProvider
@@ -18,9 +16,7 @@ from abound.api import app
 from abound.metrics import REQUEST_ID, configure_logging
 from abound.processes.tracing import Tracing
 from abound.security.key import digest_of
-from benchmarks.serving import Serving
-from tests.api.test_keys import make
-from tests.support.served import served
+from tests.support.served import make_key, served
 
 
 @pytest.fixture
@@ -29,8 +25,8 @@ def logged(capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) ->
     root = logging.getLogger()
     handlers, level, before = root.handlers[:], root.level, structlog.get_config()
 
-    def configure(form: Any) -> Any:
-        configure_logging("debug", form)
+    def configure(form: Any, level: Any = "debug") -> Any:
+        configure_logging(level, form)
         return lambda: capfd.readouterr().err
 
     yield configure
@@ -51,6 +47,15 @@ def test_what_others_send_stays_on_one_line(logged: Any, form: str) -> None:
     assert len(lines) == 2
     assert not any("\x1b[2J" in line or "\x00" in line for line in lines)
     assert all("ERROR all is lost" in line for line in lines)
+
+
+def test_the_level_is_that_of_all_loggers(logged: Any) -> None:
+    written = logged("json", "warning")
+    structlog.get_logger("service.test").info("unsaid")
+    logging.getLogger("uvicorn.error").info("unsaid")
+    logging.getLogger("uvicorn.error").warning("by %s", "another")
+    [line] = [json.loads(one) for one in written().splitlines()]
+    assert (line["event"], line["level"], line["logger"]) == ("by another", "warning", "uvicorn.error")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -86,42 +91,27 @@ def test_lines_name_the_trace_of_the_caller(logged: Any, monkeypatch: pytest.Mon
     assert trace not in others
 
 
-def test_every_line_that_a_request_causes_carries_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ABOUND_ACCESS_LOG", "true")
-    output = tmp_path / "output"
-    with Serving(tmp_path / "data", "--json", "--no-worker", output=output) as service:
-        service.until_ready()
-        with httpx.Client(base_url=service.url, timeout=60) as http:
-            for number, (method, path) in enumerate(
-                [("PUT", "/models/m"), ("POST", "/models/m/learn"), ("POST", "/classify"), ("GET", "/no\nwhere")]
-            ):
-                body = {"features": {"f": 1}} | ({"labels": ["a"]} if path.endswith("learn") else {})
-                answer = http.request(
-                    method,
-                    path.replace("\n", "%0A") + "?secret=of-the-query" * (number > 1),
-                    json={} if method == "PUT" else body if method == "POST" else None,
-                    headers={"x-request-id": f"mine-{number}"},
-                )
-                assert answer.headers["x-request-id"] == f"mine-{number}"
-        assert service.stop() == 0
-    lines = [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]
-    by_request: dict[str, list[dict[str, Any]]] = {}
-    for line in lines:
-        if str(line.get("request_id", "")).startswith("mine-"):
-            by_request.setdefault(line["request_id"], []).append(line)
-    assert [[line["event"] for line in by_request[f"mine-{n}"]] for n in range(4)] == [
-        ["audit", "request"], ["request"], ["request"], ["request"],
+def test_every_line_that_a_request_causes_carries_its_id(logged: Any) -> None:
+    written = logged("json", "info")
+    asked = [("PUT", "/models/m", {}), ("POST", "/models/m/learn", {"labels": ["a"]}), ("POST", "/classify", {})]
+    with served(access_log=True) as service:
+        for number, (method, path, body) in enumerate([*asked, ("GET", "/no%0Awhere", None)]):
+            sent = None if body is None or method == "PUT" else {"features": {"f": 1}} | body
+            query = "?secret=of-the-query" if number > 1 else ""
+            headers = {"x-request-id": f"mine-{number}"}
+            answer = service.http.request(method, path + query, json=sent, headers=headers)
+            assert answer.headers["x-request-id"] == f"mine-{number}"
+        assert service.learned("m") == 1
+    ours = [line for line in map(json.loads, written().splitlines()) if line["logger"] != "httpx"]
+    lines = [line for line in ours if str(line.get("request_id")).startswith("mine")]
+    assert [(line["request_id"], line["event"]) for line in lines] == [
+        ("mine-0", "audit"), ("mine-0", "request"), ("mine-1", "request"), ("mine-2", "request"), ("mine-3", "request"),
     ]  # fmt: skip
-    told = by_request["mine-1"][0]
-    assert (told["method"], told["path"], told["status"], told["address"]) == (
-        "POST",
-        "/models/m/learn",
-        200,
-        "127.0.0.1",
-    )
-    assert 0 < told["ms"] < 60_000
-    assert by_request["mine-3"][0]["path"] == "/no\\nwhere"
-    assert "of-the-query" not in output.read_text()
+    told = {"method": "POST", "path": "/models/m/learn", "status": 200, "address": "127.0.0.1"}
+    assert told.items() <= lines[2].items()
+    assert 0 < lines[2]["ms"] < 60_000
+    assert lines[-1]["path"] == "/no\\nwhere"
+    assert "of-the-query" not in str(ours)
 
 
 def test_requests_are_not_told_of_unless_asked(caplog: pytest.LogCaptureFixture) -> None:
@@ -130,17 +120,19 @@ def test_requests_are_not_told_of_unless_asked(caplog: pytest.LogCaptureFixture)
         assert "/classify" not in caplog.text
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
 def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_request(
-    logged: Any, monkeypatch: pytest.MonkeyPatch
+    logged: Any, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
+    """A traceback has no locals: these hold the headers."""
     with served() as service:
-        made = make(service, "classify")
+        made = make_key(service, "classify")
 
         async def fail(*_: Any) -> Any:
             raise RuntimeError("a bug")
 
         monkeypatch.setattr("abound.api.classify.Classify.answer", fail)
-        written = logged("text")
+        written = logged(form)
         headers = {"authorization": f"Bearer {made.secret}", "x-request-id": "the-one"}
         batch = {"instances": [{"features": {"f": 1}}]}  # a single one may be answered without the route
         answer = service.http.post("/classify", json=batch, headers=headers)
@@ -155,7 +147,7 @@ def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_reque
 
 def test_no_secret_is_kept_where_it_could_be_shown() -> None:
     with served() as service:
-        made = make(service, "learn")
+        made = make_key(service, "learn")
         ring = service.app.state.parts.ring
         with service.server.client() as client:
             for key in client.keys("*"):

@@ -102,20 +102,3 @@ def test_the_changelog_begins_with_the_version_that_this_is() -> None:
     assert len(versions) == len(re.findall(r"^## ", text, re.MULTILINE))
     assert versions[0][0] == PROJECT["version"]
     assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= {"Added", "Changed", "Fixed", "Removed"}
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "CHANGELOG.md",
-        *(str(one.relative_to(ROOT)) for one in sorted((ROOT / "docs").rglob("*.md"))),
-    ],
-)
-def test_what_a_page_points_to_is_there(page: str) -> None:
-    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)", text):
-        if "://" not in target:
-            assert ((ROOT / page).parent / target).exists(), target

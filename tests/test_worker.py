@@ -6,15 +6,14 @@ import asyncio
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 import redis
-from structlog.testing import capture_logs
 
 from abound import worker as service_worker
 from abound.artifacts.artifact_store import ArtifactStore
@@ -23,7 +22,7 @@ from abound.history.replay import compact
 from abound.log.catalog import CatalogModel, read_catalog
 from abound.log.closing import append_fenced, close_log
 from abound.log.events import APPLY_VERSION, BoundaryEvent, Entry, ReplacementBegun
-from abound.log.stream import LogGone, LogParams, trim_of
+from abound.log.stream import LogParams, trim_of
 from abound.replace.replace import end_abandoned
 from abound.replica.replica import Replica, ReplicaParams
 from abound.state import schedule, snapshots
@@ -33,7 +32,7 @@ from abound.store import expiring
 from abound.store.client import Store
 from abound.store.lease import REPLACEMENT, acquire
 from abound.worker import Worker
-from abound_core.errors import NotReady, StoreRefused, StoreUnavailable, UnknownOffset
+from abound_core.errors import NotReady, StoreUnavailable, UnknownOffset
 from abound_core.types import START
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
@@ -70,21 +69,33 @@ async def work(server: Server) -> AsyncIterator[Work]:
     await work.stop()
 
 
+async def eventually(ask: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
+    """What is told, once that is true."""
+    async with asyncio.timeout(seconds):
+        while not (found := await ask()):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return found
+
+
 async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 60.0) -> list[StateManifest]:
     """The snapshots of a model, once there are so many."""
-    async with asyncio.timeout(seconds):
-        while len(found := await replica.snapshots(name)) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def enough() -> list[StateManifest] | None:
+        found = await replica.snapshots(name)
+        return found if len(found) >= count else None
+
+    found: list[StateManifest] = await eventually(enough, seconds)
     return found
 
 
 async def trouble(replica: Replica) -> str:
     """What the worker reports of the default model, once it does; other models may come before it."""
     key = replica.model("default").keys.key("worker-status")
-    async with asyncio.timeout(60):
-        while (said := worker_status.parse(await replica.store.client.hgetall(key)).trouble) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    return said
+
+    async def said() -> str | None:
+        return worker_status.parse(await replica.store.client.hgetall(key)).trouble
+
+    return str(await eventually(said))
 
 
 async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
@@ -95,9 +106,7 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
     with pytest.raises(NotReady, match="abound worker"):
         await replica.request_snapshot("default")
     work.start()
-    async with asyncio.timeout(60):
-        while not await schedule.live_workers(replica.store):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await eventually(lambda: schedule.live_workers(replica.store))
     first = await replica.request_snapshot("default")
     assert first.position.offset == replica.model("default").offset
     assert first.digest == await replica.model("default").compute_digest()
@@ -125,39 +134,32 @@ async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_of
     last = replica.model("default").offset
     await expiring.put(store, schedule.WORKERS_KEY, "a worker that is busy", b"[]")
     later = asyncio.create_task(schedule.request_snapshot(store, keys, last, 20))
-    async with asyncio.timeout(10):
-        while not await store.client.exists(keys.key("snapshot-wanted")):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually(lambda: store.client.exists(keys.key("snapshot-wanted")))
     assert await schedule.request_snapshot(store, keys, made.position.offset, 20) == made
     assert await schedule.why_due(store, keys, made, NEVER) == "requested"
     work.start()
     assert (await later).position.offset == last
 
 
-async def test_a_snapshot_is_made_when_the_log_has_grown(
-    server: Server, start_replica: StartReplica, work: Work
+async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(
+    server: Server, start_replica: StartReplica
 ) -> None:
     replica = await start_replica(server)
-    work.start(SnapshotParams(every_bytes=5000, every_seconds=1e9))
+    store, keys = replica.store, replica.model("default").keys
+    large, old = (SnapshotParams(every_bytes=n, every_seconds=at) for n, at in ((5000, 1e9), (2**40, 1800.0)))
+    living = (await read_catalog(store)).get("default")
+    assert living is not None
+    empty = await compact(store, living, NEVER)
+    long_ago = msgspec.structs.replace(empty, created=empty.created - 3_600_000)
+    assert await schedule.why_due(store, keys, long_ago, old) is None  # nothing was learned
     await replica.learn("default", drafts(10))
-    await asyncio.sleep(2.5)
-    assert await replica.snapshots("default") == []
+    assert await schedule.why_due(store, keys, empty, old) is None
+    assert await schedule.why_due(store, keys, long_ago, old) == "the newest is too old"
+    assert await schedule.why_due(store, keys, empty, large) is None
     await replica.learn("default", drafts(200))
-    (made,) = await newest(replica, 1)
-    assert made.position.offset == replica.model("default").offset
-    await asyncio.sleep(1.5)
-    assert await replica.snapshots("default") == [made]
-
-
-async def test_a_snapshot_is_made_when_it_is_time(server: Server, start_replica: StartReplica, work: Work) -> None:
-    replica = await start_replica(server)
-    await asyncio.sleep(1.1)
-    work.start(SnapshotParams(every_bytes=2**40, every_seconds=1.0))
-    await asyncio.sleep(0.7)
-    assert await replica.snapshots("default") == []  # nothing was learned
-    await replica.learn("default", drafts(10))
-    (made,) = await newest(replica, 1)
-    assert made.n_entries == 1
+    assert await eventually(lambda: schedule.why_due(store, keys, empty, large)) == "the log has grown"
+    made = await compact(store, living, NEVER)
+    assert await schedule.why_due(store, keys, made, large) is None
 
 
 async def test_two_workers_make_one_snapshot(server: Server, start_replica: StartReplica, work: Work) -> None:
@@ -186,9 +188,11 @@ async def test_a_lease_that_another_worker_holds_is_respected(
     assert await replica.snapshots("default") == []
     await replica.store.client.pexpire(lease, 1)
     await newest(replica, 1)
-    async with asyncio.timeout(60):
-        while await replica.store.client.get(lease) is not None:  # noqa: ASYNC110  let go of after the snapshot is there
-            await asyncio.sleep(0.02)
+
+    async def is_free() -> bool:
+        return await replica.store.client.get(lease) is None
+
+    await eventually(is_free)  # let go of after the snapshot is there
 
 
 async def test_a_log_that_cannot_be_applied_leaves_the_other_models_their_worker(
@@ -278,60 +282,12 @@ async def test_a_full_store_is_trimmed_and_read(
     assert again.storage_status.failure is None
     work = Work(own_server)
     work.start(SnapshotParams(every_bytes=2**40, every_seconds=1.0), ArtifactStore(str(tmp_path)))
-    async with asyncio.timeout(60):
-        while (await trim_of(replica.store, model.keys.log)).n_entries == 0:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def n_trimmed() -> int:
+        return (await trim_of(replica.store, model.keys.log)).n_entries
+
+    await eventually(n_trimmed)
     await work.stop()
-
-
-async def test_a_report_that_the_store_refuses_ends_no_pass_over_the_models(
-    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replica = await start_replica(server)
-    await replica.learn("default", drafts(10))
-    reports = AsyncMock(side_effect=StoreRefused("the store refused: OOM"))
-    monkeypatch.setattr(worker_status, "report", reports)
-    monkeypatch.setattr(service_worker, "compact", AsyncMock(side_effect=MemoryError))
-    with capture_logs() as logs:
-        work.start(SnapshotParams(every_bytes=100))
-        async with asyncio.timeout(60):
-            while not reports.await_count:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        await work.stop()
-    assert [one["event"] for one in logs if one["log_level"] != "info"] == ["no snapshot can be made"]
-
-
-async def test_a_model_deleted_during_its_snapshot_is_no_trouble(
-    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replica = await start_replica(server)
-    await replica.learn("default", drafts(10))
-    made = AsyncMock(side_effect=LogGone("the model was deleted"))
-    monkeypatch.setattr(service_worker, "compact", made)
-    with capture_logs() as logs:
-        work.start(SnapshotParams(every_bytes=100))
-        async with asyncio.timeout(60):
-            while not made.await_count:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        await work.stop()
-    assert [one["event"] for one in logs if one["log_level"] != "info"] == []
-
-
-async def test_a_failed_sweep_is_repeated_after_its_interval(
-    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await start_replica(server)
-    sweeps = AsyncMock(side_effect=StoreUnavailable("gone"))
-    monkeypatch.setattr(Worker, "sweep", sweeps)
-    monkeypatch.setattr(service_worker, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(service_worker, "SWEEP_SECONDS", 0.5)
-    began = time.monotonic()
-    work.start()
-    async with asyncio.timeout(60):
-        while not sweeps.await_count:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    await asyncio.sleep(1.3)
-    assert sweeps.await_count <= (time.monotonic() - began) / 0.5
 
 
 async def test_a_log_that_cannot_be_read_in_time_ends_no_sweep(
@@ -384,9 +340,11 @@ async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(
         assert not await end_abandoned(store, await read_catalog(store), "default")
         assert (await read_catalog(store)).coming  # its process is alive
     work.start()
-    async with asyncio.timeout(60):
-        while (await read_catalog(store)).coming:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+
+    async def is_ended() -> bool:
+        return not (await read_catalog(store)).coming
+
+    await eventually(is_ended)
     await replica.learn("default", drafts(5, 2))
     assert replica.model("default").live.n_learned == 15
     assert not await end_abandoned(store, await read_catalog(store), "default")
@@ -416,10 +374,7 @@ async def test_a_live_worker_says_which_jobs_it_runs_and_a_silent_one_is_not_the
     own, alive = Store(server.url), tmp_path / "alive"
     worker = Worker(own, NEVER, kinds=["replace", "fit"], alive_file=alive)
     task = asyncio.create_task(worker.run())
-    async with asyncio.timeout(60):
-        while not await schedule.live_workers(store):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    assert await schedule.live_workers(store) == {worker.id: ["replace", "fit"]}
+    assert await eventually(lambda: schedule.live_workers(store)) == {worker.id: ["replace", "fit"]}
     assert alive.exists()
     worker.stop()
     await task

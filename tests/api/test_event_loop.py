@@ -175,23 +175,13 @@ def held_by(service: Served, method: str, path: str, body: bytes | None = None, 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_does_not_hold_the_loop(service: Served, models: dict[str, str], model: str, name: str) -> None:
     body = dumped({"text": TEXTS[name]()})
-    seconds, status = held_by(service, "POST", f"/models/{models[model]}/classify", body)
-    assert status in (200, 422)
-    assert seconds < MOST_SECONDS
-    seconds, status = held_by(service, "POST", f"/models/{models[model]}/learn", labelled(body))
-    assert status in (200, 422)
-    assert seconds < MOST_SECONDS
+    for route, sent in (("classify", body), ("learn", labelled(body))):
+        seconds, status = held_by(service, "POST", f"/models/{models[model]}/{route}", sent)
+        assert status in (200, 422)
+        assert seconds < MOST_SECONDS
 
 
-@pytest.mark.parametrize("name", [*CLASSIFY, *LARGE_VECTORS])
-def test_classify_does_not_hold_the_loop(service: Served, models: dict[str, str], name: str) -> None:
-    model = models["vectors" if name in LARGE_VECTORS else "default"]
-    body = (CLASSIFY | LARGE_VECTORS)[name]()
-    seconds, _ = held_by(service, "POST", f"/models/{model}/classify", body)
-    assert seconds < MOST_SECONDS
-
-
-LEARN = {
+LEARN: dict[str, Callable[[], bytes]] = {
     "batch": lambda: dumped({"instances": [{"text": text(few_words, 12_000), "labels": ["x"]} for _ in range(1000)]}),
     "keyed-batch": lambda: dumped(
         {"instances": [{"text": text(few_words, 12_000), "labels": ["x"], "key": f"k{i}"} for i in range(1000)]}
@@ -200,30 +190,12 @@ LEARN = {
     "keyed-features": lambda: filled('{"key":"k","labels":["x"],"features":{', '"a":1,', "}}"),
 }
 
-
-@pytest.mark.parametrize("name", LEARN)
-def test_learn_does_not_hold_the_loop(service: Served, models: dict[str, str], name: str) -> None:
-    seconds, _ = held_by(service, "POST", f"/models/{models['default']}/learn", LEARN[name]())
-    assert seconds < MOST_SECONDS
-
-
 LINES = {
     "line": lambda: dumped({"text": TEXTS["few-words"]()}),
     "long-line": lambda: filled('{"features":{"x":null,', '"a":1,', "}}", MAX_BODY - 1),
     "wrong-line": lambda: filled('{"instances":[', "{},", "]}", MAX_BODY - 1),
     "lines": lambda: (dumped({"text": text(few_words, 16_000)}) + b"\n") * 1000,
 }
-
-
-@pytest.mark.parametrize("route", ["classify", "learn"])
-@pytest.mark.parametrize("name", LINES)
-def test_lines_do_not_hold_the_loop(service: Served, models: dict[str, str], name: str, route: str) -> None:
-    body = LINES[name]()
-    if route == "learn":
-        body = b"\n".join(labelled(line) for line in body.splitlines())
-    seconds, status = held_by(service, "POST", f"/models/{models['default']}/{route}", body, **NDJSON)
-    assert status == 200
-    assert seconds < MOST_SECONDS
 
 
 def registered(n: int) -> bytes:
@@ -253,8 +225,28 @@ OTHERS: dict[str, tuple[str, str, Callable[[], bytes] | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_another_route_does_not_hold_the_loop(service: Served, models: dict[str, str], name: str) -> None:
-    method, path, body = OTHERS[name]
-    seconds, _ = held_by(service, method, path.format(model=models["default"]), body and body())
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(f"classify {name}" for name in (*CLASSIFY, *LARGE_VECTORS)),
+        *(f"learn {name}" for name in LEARN),
+        *(f"{route} lines {name}" for route in ("classify", "learn") for name in LINES),
+        *OTHERS,
+    ],
+)
+def test_no_request_holds_the_loop(service: Served, models: dict[str, str], case: str) -> None:
+    route, _, name = case.rpartition(" ")
+    model = models["vectors" if name in LARGE_VECTORS else "default"]
+    method, path, body, headers = "POST", f"/models/{model}/{route.split()[0] if route else ''}", None, {}
+    if name in OTHERS and not route:
+        method, path, body = OTHERS[name]
+        path, body = path.format(model=model), body and body()
+    elif route.endswith("lines"):
+        body, headers = LINES[name](), NDJSON
+        if route.startswith("learn"):
+            body = b"\n".join(labelled(line) for line in body.splitlines())
+    else:
+        body = (LEARN if route == "learn" else CLASSIFY | LARGE_VECTORS)[name]()
+    seconds, status = held_by(service, method, path, body, **headers)
+    assert status == 200 or not headers
     assert seconds < MOST_SECONDS

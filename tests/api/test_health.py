@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib import metadata
 from pathlib import Path
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from abound.api.app import create_app
 from abound.metrics import Telemetry
 from abound.settings import Settings
-from tests.support.served import Served, ndjson, problem, served
+from tests.support.job_worker import until
+from tests.support.served import NDJSON, Served, ndjson, problem, served
 from tests.support.valkey import Server
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
 
 
 def test_alive(service: Served) -> None:
@@ -39,10 +31,7 @@ def test_alive(service: Served) -> None:
 
 
 def test_ready(service: Served) -> None:
-    deadline = time.monotonic() + 60
-    while (body := service.http.get("/readyz").json())["lag"] != 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    body = until(lambda: (said := service.http.get("/readyz").json())["lag"] == 0 and said)
     durability = {"appendfsync": "always", "levels": ["log", "fsync"], "warning": None}
     assert "ABOUND_ARTIFACTS_URL" in body.pop("history")
     assert body.pop("version") == metadata.version("abound")
@@ -88,9 +77,7 @@ async def test_the_start_is_reported_and_the_stop_is_clean() -> None:
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 body = {"text": "a", "labels": ["x"]}
                 assert (await client.post("/learn", json=body)).status_code == 200
-                streamed = await client.post(
-                    "/learn", content=ndjson(body, {}, body), headers={"content-type": "application/x-ndjson"}
-                )
+                streamed = await client.post("/learn", content=ndjson(body, {}, body), headers=NDJSON)
                 assert streamed.content.count(b'"applied":true') == 2
                 assert (await client.get("/models/default/stats")).json()["learned"] == 3
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
@@ -101,19 +88,13 @@ async def test_the_start_is_reported_and_the_stop_is_clean() -> None:
 def test_cut_off_from_the_store_it_stays_ready_and_says_so() -> None:
     with served() as service:
         service.server.kill()
-        deadline = time.monotonic() + 60
-        while (body := service.http.get("/readyz").json())["log"] != "cut off":
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        body = until(lambda: (said := service.http.get("/readyz").json())["log"] == "cut off" and said)
         assert body["status"] == "ready"
-        time.sleep(0.1)
-        assert service.http.get("/readyz").json()["since"] > body["since"] >= 0
+        until(lambda: service.http.get("/readyz").json()["since"] > body["since"] >= 0)
         assert b"abound_log_connected 0.0" in service.http.get("/metrics").content
         problem(service.http.get("/models/default/snapshots"), 503, "store-unavailable")
         service.server.start()
-        while service.http.get("/readyz").json()["log"] != "connected":
-            assert time.monotonic() < deadline + 20
-            time.sleep(0.05)
+        until(lambda: service.http.get("/readyz").json()["log"] == "connected")
 
 
 def test_a_state_that_is_not_trusted_answers_nothing() -> None:
@@ -123,36 +104,26 @@ def test_a_state_that_is_not_trusted_answers_nothing() -> None:
         with service.server.client() as client:
             [log] = client.keys("abound:{default:*}:log")
             client.xadd(log, {"e": b"not an entry", "c": b"00000000"})
-        deadline = time.monotonic() + 60
-        while (answer := service.http.get("/readyz")).status_code == 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        assert "cannot be applied" in problem(answer, 503, "not-ready")["detail"]
+        until(lambda: service.http.get("/readyz").status_code != 200)
+        assert "cannot be applied" in problem(service.http.get("/readyz"), 503, "not-ready")["detail"]
         for route, body in (("classify", {"text": "a"}), ("learn", {"text": "a", "labels": ["x"]})):
             refused = service.http.post(f"/{route}", json=body)
             assert "cannot be applied" in problem(refused, 503, "not-ready")["detail"]
             assert "retry-after" in refused.headers
-            streamed = service.http.post(
-                f"/{route}", content=ndjson(body), headers={"content-type": "application/x-ndjson"}
-            )
-            problem(streamed, 503, "not-ready")
+            problem(service.http.post(f"/{route}", content=ndjson(body), headers=NDJSON), 503, "not-ready")
         assert service.http.post("/models/well/classify", json={"text": "a"}).status_code == 200
         assert service.learned() == 1
 
 
 def test_metrics_count_requests_and_describe_models(service: Served) -> None:
-    def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    def samples() -> dict[str, float]:
         answer = service.http.get("/metrics")
-        assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/plain; version=")
         return {
-            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            f"{sample.name} {' '.join(sample.labels.values())}".strip(): sample.value
             for family in text_string_to_metric_families(answer.text)
             for sample in family.samples
         }
-
-    def requests(now: dict[tuple[str, tuple[tuple[str, str], ...]], float], route: str, status: int) -> float:
-        return now.get(("abound_requests_total", (("route", route), ("status", str(status)))), 0.0)
 
     before = samples()
     for _ in range(7):
@@ -160,43 +131,37 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
     service.http.post("/models/default/learn", json={})
     for _ in range(3):
         service.http.post("/classify", json={"text": "a"})
-    lines = {"Content-Type": "application/x-ndjson"}
-    service.http.post("/classify", content=b'{"text": "a"}\n' * 5 + b"{}\n", headers=lines).raise_for_status()
+    service.http.post("/classify", content=b'{"text": "a"}\n' * 5 + b"{}\n", headers=NDJSON).raise_for_status()
     service.http.post("/classify", json={"instances": [{"text": "a"}] * 40}).raise_for_status()
     service.http.post("/classify", json={"text": "a", "remember": True}).raise_for_status()
     service.http.get("/models/default")
     service.http.get("/some/path")
     after = samples()
-
-    def grown(route: str, status: int) -> float:
-        return requests(after, route, status) - requests(before, route, status)
-
-    assert grown("/learn", 200) == 7
-    assert grown("/learn", 422) == 1
-    assert grown("/classify", 200) == 6
-    assert grown("/models/{model}", 200) == 1
-    assert grown("other", 404) == 1
-    count = ("abound_request_duration_seconds_count", (("route", "/learn"),))
-    assert after[count] - before.get(count, 0.0) == 8
-    classified = ("abound_request_duration_seconds_count", (("route", "/classify"),))
-    assert after[classified] - before.get(classified, 0.0) == 5  # lines take as long as their client sends them
-    total = ("abound_request_duration_seconds_sum", (("route", "/learn"),))
-    assert 0 < after[total] - before.get(total, 0.0) < 30
-    appended = ("abound_append_duration_seconds_count", ())
-    assert after[appended] - before.get(appended, 0.0) == 7  # one at a time, so each went out alone
-    model = (("model", "default"),)
-    instances = ("abound_classified_instances_total", model)
-    assert after[instances] - before[instances] == 3 + 5 + 40 + 1  # the sixth line has no instance
-    assert after[("abound_append_waiting_requests", model)] == 0
-    assert after[("abound_model_learned_instances", model)] == service.learned()
-    assert after[("abound_model_classes", model)] == 1
-    assert after[("abound_model_memory_bytes", model)] > 0
-    assert after[("abound_log_connected", ())] == 1
-    build = (("host", socket.gethostname()), ("version", metadata.version("abound")))
-    assert after[("abound_build_info", build)] == 1
-    assert after[("abound_log_max_bytes", model)] == 8 * 2**30
+    counted = {
+        "abound_requests_total /learn 200": 7,
+        "abound_requests_total /learn 422": 1,
+        "abound_requests_total /classify 200": 6,
+        "abound_requests_total /models/{model} 200": 1,
+        "abound_requests_total other 404": 1,
+        "abound_request_duration_seconds_count /learn": 8,
+        "abound_request_duration_seconds_count /classify": 5,  # lines take as long as their client sends them
+        "abound_append_duration_seconds_count": 7,  # one at a time, so each went out alone
+        "abound_classified_instances_total default": 3 + 5 + 40 + 1,  # the sixth line has no instance
+    }
+    assert {name: after[name] - before.get(name, 0) for name in counted} == counted
+    assert 0 < after["abound_request_duration_seconds_sum /learn"] < 60
+    described = {
+        "abound_append_waiting_requests default": 0,
+        "abound_model_learned_instances default": service.learned(),
+        "abound_model_classes default": 1,
+        "abound_log_connected": 1,
+        "abound_log_max_bytes default": 8 * 2**30,
+        f"abound_build_info {socket.gethostname()} {metadata.version('abound')}": 1,
+    }
+    assert {name: after[name] for name in described} == described
+    assert after["abound_model_memory_bytes default"] > 0
     assert "secret" not in service.http.get("/metrics").text
-    assert all(name.startswith(("abound_", "process_", "python_")) for name, _ in after)
+    assert all(name.startswith(("abound_", "process_", "python_")) for name in after)
 
 
 SEVERAL = """
@@ -248,36 +213,6 @@ def test_the_metrics_of_a_thousand_models_are_written_at_once() -> None:
     text = telemetry.exposition().decode()
     assert 'abound_classified_instances_total{model="model1"} 0.0' in text
     assert 'model="model2"' not in text
-
-
-def test_log_lines_have_one_form() -> None:
-    program = """
-import logging, structlog
-from abound.metrics import configure_logging
-configure_logging("info", "json")
-structlog.get_logger("mine").info("said", n=1)
-structlog.get_logger("mine").debug("unsaid")
-logging.getLogger("uvicorn.error").warning("by %s", "another")
-try:
-    1 / 0
-except ZeroDivisionError:
-    structlog.get_logger("mine").exception("broken")
-configure_logging("warning", "text")
-logging.getLogger("plain").info("unsaid")
-logging.getLogger("plain").error("as text")
-"""
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout == ""
-    *structured, text = ran.stderr.splitlines()
-    said = [json.loads(line) for line in structured]
-    assert [(one["event"], one["level"], one["logger"]) for one in said] == [
-        ("said", "info", "mine"),
-        ("by another", "warning", "uvicorn.error"),
-        ("broken", "error", "mine"),
-    ]
-    assert said[0]["n"] == 1
-    assert "ZeroDivisionError" in said[2]["exception"]
-    assert "as text" in text
 
 
 def test_the_documentation_loads_nothing_from_elsewhere(service: Served) -> None:

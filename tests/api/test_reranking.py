@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from abound_core.model.live_model import RERANKED, warmup
-from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, served
+from abound_core.model.live_model import RERANKED
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson
 
 D = 12
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    warmup("reading", "learning", "answering", "sls", "reranked")
-    with served() as service:
-        yield service
 
 
 def numbers(kind: int, seed: int) -> list[float]:
@@ -79,9 +71,3 @@ def test_statistics_tell_what_it_has_learned(service: Served, model: str) -> Non
     assert stats["memory_parts"]["class_means"] > 0
     plain = fresh_model(service, update="sls")
     assert service.http.get(f"/models/{plain}/stats").json()["reranking"] is None
-
-
-def test_it_is_for_sls(service: Served) -> None:
-    refused = service.http.put("/models/other", json={"rerank": True})
-    assert refused.status_code == 422
-    assert refused.json()["field"] == "rerank"

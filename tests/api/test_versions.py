@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,13 @@ def made(place: Place) -> list[dict[str, Any]]:
     return [place.client.version("default", job["version"]) for job in jobs]
 
 
+@contextmanager
+def refusing(said: str, status: int = 409) -> Iterator[None]:
+    with pytest.raises(Refused, match=said) as refused:
+        yield
+    assert refused.value.problem["status"] == status
+
+
 def run(place: Place, *arguments: str) -> Any:
     result = CliRunner().invoke(app, ["versions", *arguments, "--url", place.client.url, "--json"])
     assert result.exit_code == 0, result.output
@@ -61,13 +67,9 @@ def test_versions_are_listed_newest_first(place: Place, made: list[dict[str, Any
     assert run(place, "show", made[0]["id"]) == made[0]
     assert place.client.versions("other") == {"versions": []}
     assert made[0]["needed"] is None
-    assert made[1]["bytes"] == sum(path.stat().st_size for path in place.directory.rglob(f"{made[1]['id']}/*.npy")), (
-        "what it says is what it takes"
-    )
-    assert made[0]["sizes"] == {"instances": 120, "features": made[0]["sizes"]["features"], "classes": 6} | {
-        "nnz": made[0]["sizes"]["nnz"],
-        "assertions": 240,
-    }
+    taken = sum(path.stat().st_size for path in place.directory.rglob(f"{made[1]['id']}/*.npy"))
+    assert made[1]["bytes"] == taken
+    assert {"instances": 120, "classes": 6, "assertions": 240}.items() <= made[0]["sizes"].items()
     plain = CliRunner().invoke(app, ["versions", "list", "--url", place.client.url])
     assert made[0]["id"] in plain.stdout
 
@@ -110,9 +112,8 @@ def test_a_version_is_not_taken_by_a_model_that_reads_instances_otherwise(
     place.client.configure("pairs", {"analyzer": {"ngrams": [1, 2]}})
     place.client.configure("signs", {"negative": "split"})
     for name, said in (("pairs", "analyzer"), ("signs", "negative")):
-        with pytest.raises(Refused, match=f"read otherwise than the model reads them: with {said} ") as refused:
+        with refusing(f"read otherwise than the model reads them: with {said} "):
             place.client.import_version(name, iter([whole]))
-        assert refused.value.problem["status"] == 409
         assert place.files(name) == []
 
 
@@ -124,14 +125,12 @@ def test_a_version_does_not_answer_for_a_model_that_reads_instances_otherwise_by
     version = place.client.import_version("later", iter([whole]))["id"]
     place.client.configure("later", {"boolean": True})
     for ask in (place.client.activate, place.client.enter_challenger):
-        with pytest.raises(Refused, match="with boolean false") as refused:
+        with refusing("with boolean false"):
             ask("later", version)
-        assert refused.value.problem["status"] == 409
     place.client.configure("later", {"boolean": False})
     assert place.client.activate("later", version)["version"] == version
-    with pytest.raises(Refused, match="boolean cannot change while a version is active") as refused:
+    with refusing("boolean cannot change while a version is active"):
         place.client.configure("later", {"boolean": True})
-    assert refused.value.problem["status"] == 409
     place.client.activate("later", "live")
     assert place.client.configure("later", {"boolean": True})["config"]["boolean"]
 
@@ -144,9 +143,8 @@ def test_no_import_changes_how_instances_reach_the_active_version(place: Place, 
     place.client.configure("words", {})
     version = place.client.import_version("words", iter([whole]))["id"]
     place.client.activate("words", version)
-    with pytest.raises(Refused, match="fitted on instances that are read otherwise") as refused:
+    with refusing("fitted on instances that are read otherwise"):
         place.client.import_("words", iter([file]))
-    assert refused.value.problem["status"] == 409
     place.client.activate("words", "live")
     assert place.client.import_("words", iter([file]))["config"]["analyzer"]["kind"] == "char"
 
@@ -193,7 +191,7 @@ def test_what_is_not_there_is_not_found(place: Place) -> None:
         assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-version"), answer.text
     for path in ("versions/live", "versions/..%2F..%2Fx", "comparison", "comparison?id=" + "x" * 500):
         assert answer_to(place, "GET", f"/models/default/{path}").status_code in (404, 422)
-    with pytest.raises(Refused, match="no version"):
+    with refusing("no version", 404):
         place.client.delete_version("default", "0123456789abcdef")
     assert answer_to(place, "GET", "/models/none/versions").status_code == 404
 
@@ -203,9 +201,8 @@ def test_a_challenger_stays(place: Place, made: list[dict[str, Any]]) -> None:
     job = list(place.client.follow(job["id"]))[-1]
     assert job["outcome"]["challenger"] is True
     assert place.client.version("default", job["version"])["needed"] == "it is a challenger"
-    with pytest.raises(Refused, match="it is a challenger") as refused:
+    with refusing("it is a challenger"):
         place.client.delete_version("default", job["version"])
-    assert refused.value.problem["status"] == 409
 
 
 def test_what_was_fitted_on_forgotten_events_goes(place: Place) -> None:
@@ -231,20 +228,6 @@ def test_what_was_fitted_on_forgotten_events_goes(place: Place) -> None:
     answer = client.classify("forgetful", {"features": {"x": 1}})
     assert (answer["version"], answer["labels"]) == ("live", [])
     for version in after:
-        with pytest.raises(Refused, match="no version"):
+        with refusing("no version", 404):
             client.classify("forgetful", {"features": {"x": 1}, "version": version})
     assert client.classify("forgetful", {"features": {"x": 1}, "version": before})["version"] == before
-
-
-def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abound.client.local_service._environment", lambda: {**os.environ, "ABOUND_VERSIONS_KEEP": "2"})
-    with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
-        place = Place(client, tmp_path)
-        client.learn("default", {"instances": instances(60)})
-        entered = client.submit({"method": "frequency", "activate": "if_better"})
-        first = list(client.follow(entered["id"]))[-1]["version"]
-        made = [place.done("frequency") for _ in range(4)]
-        kept = [card["id"] for card in client.versions("default")["versions"]]
-        assert kept == [made[3]["version"], made[2]["version"], first]
-        assert [job["outcome"]["deleted"] for job in made] == [[], [], [made[0]["version"]], [made[1]["version"]]]
-        assert {name.partition("/")[0] for name in place.files()} == set(kept)

@@ -13,10 +13,9 @@ import httpx
 import pytest
 
 from abound.processes.embedded_store import EmbeddedStore
-from tests.api.test_keys import make
 from tests.cli.test_cli import commands
 from tests.support.command_line import Run
-from tests.support.served import Served, served
+from tests.support.served import Served, make_key, served
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +227,7 @@ def test_commands_send_the_key_that_a_file_holds(
 
 def test_a_missing_and_a_wrong_key_are_answered_with_the_options_that_set_one(run: Run) -> None:
     with served() as locked:
-        made = make(locked, "classify")
+        made = make_key(locked, "classify")
         where = ("--url", locked.url)
         code, _, err = run("models", "list", *where)
         assert (code, err) == (

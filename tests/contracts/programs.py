@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
+import redis
 
 
 def needs(program: str) -> str:
@@ -13,3 +15,14 @@ def needs(program: str) -> str:
     if found is None:
         pytest.skip(f"{program} is not installed")
     return found
+
+
+def until_it_answers(store: redis.Redis) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            store.ping()
+            return
+        except redis.exceptions.ConnectionError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

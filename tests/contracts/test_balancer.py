@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +25,7 @@ import yaml
 from benchmarks import composed
 from benchmarks.serving import free_port
 from tests.contracts.programs import needs
+from tests.support.job_worker import until
 
 ROOT = Path(__file__).parents[2]
 ASKED = 24
@@ -52,12 +53,10 @@ class Replica(ThreadingHTTPServer):
         self.hung, self.resumed = threading.Event(), threading.Event()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """The balancer has gone away: nothing to tell."""
+        """Say nothing."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Of one connection."""
-
     protocol_version = "HTTP/1.1"
     server: Replica
 
@@ -65,17 +64,11 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """It is ready, whatever it does with requests, unless it says otherwise or hangs."""
         if self.path != "/readyz" or self.server.hung.is_set():
             self._take_time()
         self._answer(200 if self.server.ready else 503)
 
-    def do_PUT(self) -> None:
-        """As any other."""
-        self.do_POST()
-
     def do_POST(self) -> None:
-        """As the case wants it."""
         if "content-length" in self.headers:
             self.rfile.read(int(self.headers["content-length"]))
         else:
@@ -88,6 +81,8 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self._answer(503 if self.server.how == "is full" else 200)
+
+    do_PUT = do_POST
 
     def _take_time(self) -> None:
         if self.server.how == "takes its time":
@@ -103,16 +98,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-@pytest.fixture(scope="module")
-def replicas() -> Iterator[tuple[Replica, Replica]]:
-    """A good one and a bad one."""
-    with running() as both:
-        yield both
-
-
 @contextlib.contextmanager
 def running() -> Iterator[tuple[Replica, Replica]]:
-    """Two of them, until the end."""
+    """A good one and a bad one, until the end."""
     with Replica() as good, Replica() as bad:
         threads = [threading.Thread(target=one.serve_forever) for one in (good, bad)]
         for thread in threads:
@@ -124,6 +112,12 @@ def running() -> Iterator[tuple[Replica, Replica]]:
                 one.resumed.set()
                 one.shutdown()
                 thread.join()
+
+
+@pytest.fixture(scope="module")
+def replicas() -> Iterator[tuple[Replica, Replica]]:
+    with running() as both:
+        yield both
 
 
 @pytest.fixture(scope="module")
@@ -174,13 +168,13 @@ def balanced(
 
 
 def until_it_listens(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:
+    def listens() -> bool:
+        assert process.poll() is None
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{url}/readyz", timeout=60).status_code == 200:
-                return
-        time.sleep(0.02)
-    raise RuntimeError("haproxy does not start")
+            return httpx.get(f"{url}/readyz", timeout=60).status_code == 200
+        return False
+
+    until(listens)
 
 
 def statuses(url: str, path: str, characters: int, headers: dict[str, str] | None = None) -> Counter[int]:
@@ -238,25 +232,19 @@ def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(tmp_path: P
     assert {(one.status_code, one.headers["content-type"]) for one in others} == {(503, "application/problem+json")}
 
 
-def test_a_learn_of_which_nobody_knows_what_became_is_not_sent_again(
-    url: str, replicas: tuple[Replica, Replica]
+@pytest.mark.parametrize(("path", "how"), [("/learn", "closes"), ("/jobs", "is full")])
+def test_what_may_have_been_done_is_not_sent_again(
+    url: str, replicas: tuple[Replica, Replica], path: str, how: str
 ) -> None:
-    good, bad = replicas
-    bad.how, before = "closes", good.asked + bad.asked
-    ended = statuses(url, "/learn", 1)
-    assert ended.keys() <= {200, 502, NO_ANSWER}
-    assert ended[200] < ASKED
-    assert good.asked + bad.asked == before + ASKED
-
-
-def test_an_act_that_may_have_been_done_is_not_sent_again(url: str, replicas: tuple[Replica, Replica]) -> None:
     """A 503 may be of a store that went away meanwhile: a second job, or a second key, is nothing to make."""
     good, bad = replicas
-    bad.how, before = "is full", good.asked + bad.asked
-    ended = statuses(url, "/jobs", 1)
-    assert ended.keys() == {200, 503}
+    bad.how, before = how, good.asked + bad.asked
+    ended = statuses(url, path, 1)
+    assert ended.keys() <= {200, 502, 503, NO_ANSWER}
+    assert 0 < ended[200] < ASKED
     assert good.asked + bad.asked == before + ASKED
-    assert statuses(url, "/jobs", 1, {"Idempotency-Key": "one"}) == {200: ASKED}
+    if path == "/jobs":
+        assert statuses(url, path, 1, {"Idempotency-Key": "one"}) == {200: ASKED}
 
 
 def test_what_the_balancer_cannot_hold_whole_goes_through_as_it_comes(
@@ -320,13 +308,6 @@ def is_measured(port: int, backend: str, server: str, state: str, value: int) ->
     measures = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
     line = rf'^haproxy_server_status\{{proxy="{backend}",server="{server}",state="{state}"\}} {value}$'
     return re.search(line, measures, re.MULTILINE) is not None
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_the_balancer_tells_prometheus_of_its_servers(replicas: tuple[Replica, Replica], tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from abound.processes.embedded_store import server_program
 from abound.processes.lifetime import dies_with_parent
 from benchmarks.composed import run_password
 from benchmarks.serving import free_port
-from tests.contracts.programs import needs
+from tests.contracts.programs import needs, until_it_answers
 
 ROOT = Path(__file__).parents[2]
 BACKUP = ROOT / "deploy" / "kubernetes" / "components" / "backup" / "backup.sh"
@@ -60,19 +59,6 @@ def test_only_those_that_need_it_reach_the_store() -> None:
             assert port.startswith("127.0.0.1:")
 
 
-def test_each_waits_for_what_it_needs() -> None:
-    def condition(name: str, other: str) -> str:
-        found: str = SERVICES[name]["depends_on"][other]["condition"]
-        return found
-
-    assert condition("balancer", "replica") == "service_healthy"
-    assert condition("replica", "store") == condition("worker", "store") == "service_healthy"
-    assert condition("store", "password") == "service_completed_successfully"
-    for name in ("replica", "store"):
-        assert "disable" not in SERVICES[name]["healthcheck"]
-    assert "healthcheck" not in SERVICES["worker"], "the image has one"
-
-
 def test_what_is_in_the_store_at_most_fits_into_its_container() -> None:
     """A third more than its data, for rewriting its file; each model of a replica fits in it twice, to be replaced."""
     command = SERVICES["store"]["command"]
@@ -99,21 +85,6 @@ def test_tls_comes_with_keys_and_the_balancers_own_variable() -> None:
     assert services["balancer"]["ports"] == [f"{port}:{port}"]
 
 
-def test_with_a_bucket_the_worker_and_replicas_have_a_way_to_it() -> None:
-    changed = yaml.safe_load((ROOT / "docker" / "s3.yaml").read_text())
-    services, networks = changed["services"], COMPOSE["networks"] | changed["networks"]
-    assert services.keys() == {"replica", "worker"}
-    for name, service in services.items():
-        reached = service.get("networks", SERVICES[name]["networks"])
-        assert "store" in reached
-        assert any(not (networks[one] or {}).get("internal") for one in reached)
-        assert service["environment"]["ABOUND_ARTIFACTS_URL"].startswith("${ARTIFACTS_URL:?")
-        file = service["environment"]["AWS_SHARED_CREDENTIALS_FILE"]
-        assert service["volumes"] == [f"${{CREDENTIALS:?the path of a file with credentials}}:{file}:ro"]
-        assert service["build"]["args"] == {"EXTRAS": "s3"}
-        assert f"VOLUME {service['environment']['TMPDIR']}\n" in (ROOT / "docker" / "Dockerfile").read_text()
-
-
 @contextmanager
 def store_of(secrets: Path, data: Path) -> Iterator[tuple[int, str]]:
     """The store as the compose file starts it; its port and the password."""
@@ -124,19 +95,9 @@ def store_of(secrets: Path, data: Path) -> Iterator[tuple[int, str]]:
     with subprocess.Popen(words, preexec_fn=dies_with_parent()) as process:
         password = (secrets / "password").read_text().strip()
         with redis.Redis(port=port, password=password) as client:
-            deadline = time.monotonic() + 30
-            while not answers(client):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until_it_answers(client)
         yield port, password
         process.terminate()
-
-
-def answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.exceptions.ConnectionError:
-        return False
 
 
 def environment_with(programs: Path) -> dict[str, str]:
@@ -144,6 +105,29 @@ def environment_with(programs: Path) -> dict[str, str]:
     programs.mkdir()
     (programs / "valkey-cli").symlink_to(shutil.which("valkey-cli") or needs("redis-cli"))
     return {"PATH": f"{programs}:{os.environ['PATH']}"}
+
+
+class Backup:
+    """A store with a password, files beside it, and the script that backs them up."""
+
+    def __init__(self, folder: Path, cp: str) -> None:
+        self.secrets, self.artifacts, self.backups = (folder / name for name in ("secrets", "artifacts", "backups"))
+        for directory in (self.secrets, self.artifacts, self.backups):
+            directory.mkdir()
+        run_password(SERVICES["password"], self.secrets)
+        self.environment = environment_with(folder / "programs") | {
+            "STORE": "127.0.0.1",
+            "PASSWORD": str(self.secrets / "password"),
+            "ARTIFACTS": str(self.artifacts),
+            "BACKUPS": str(self.backups),
+        }
+        program = folder / "programs" / "cp"
+        program.write_text("#!/bin/sh\n" + cp.replace("{cp}", shutil.which("cp") or ""))
+        program.chmod(0o755)
+
+    def run(self, port: int) -> subprocess.CompletedProcess[bytes]:
+        environment = self.environment | {"STORE_PORT": str(port)}
+        return subprocess.run(["sh", str(BACKUP)], env=environment, capture_output=True)
 
 
 def test_the_store_has_a_password_that_is_made_once_and_is_healthy_only_with_it(tmp_path: Path) -> None:
@@ -176,87 +160,54 @@ def test_the_store_has_a_password_that_is_made_once_and_is_healthy_only_with_it(
 
 def test_a_backup_has_what_the_store_points_to_and_the_newest_seven_stay(tmp_path: Path) -> None:
     assert any(str(BACKUP.relative_to(ROOT)) in one for one in SERVICES["backup"]["volumes"])
-    secrets, artifacts, backups = tmp_path / "secrets", tmp_path / "artifacts", tmp_path / "backups"
-    for directory in (secrets, artifacts / "a", backups, backups / "unfinished"):
-        directory.mkdir(parents=True)
-    for day in range(1, 9):
-        (backups / f"2020-01-0{day}T03-17-00Z").mkdir()
-    run_password(SERVICES["password"], secrets)
-    (artifacts / "a" / "segment").write_text("events")
-    marks = artifacts / "a" / "high-water.json"
+    marks = tmp_path / "artifacts" / "a" / "high-water.json"
+    backup = Backup(tmp_path, f'{{cp}} "$@"\ncase "$1" in -Rp*) printf later > {marks};; esac\n')
+    assert backup.environment.keys() - {"PATH"} == SERVICES["backup"]["environment"].keys()
+    for directory in ("unfinished", *(f"2020-01-0{day}T03-17-00Z" for day in range(1, 9))):
+        (backup.backups / directory).mkdir()
+    marks.parent.mkdir()
     marks.write_text("before the store was saved")
-    environment = environment_with(tmp_path / "programs") | {
-        "STORE": "127.0.0.1",
-        "PASSWORD": str(secrets / "password"),
-        "ARTIFACTS": str(artifacts),
-        "BACKUPS": str(backups),
-    }
-    cp = tmp_path / "programs" / "cp"
-    cp.write_text(f'#!/bin/sh\n{shutil.which("cp")} "$@"\ncase "$1" in -Rp*) printf later > {marks};; esac\n')
-    cp.chmod(0o755)
-    assert environment.keys() - {"PATH"} == SERVICES["backup"]["environment"].keys()
-    with store_of(secrets, tmp_path / "data") as (port, password):
+    (marks.parent / "segment").write_text("events")
+    with store_of(backup.secrets, tmp_path / "data") as (port, password):
         with redis.Redis(port=port, password=password) as client:
             client.set("log", "entries")
-        done = subprocess.run(["sh", str(BACKUP)], env=environment | {"STORE_PORT": str(port)}, capture_output=True)
+        done = backup.run(port)
         assert done.returncode == 0, done.stderr
         assert password.encode() not in done.stdout + done.stderr
-        kept = sorted(one.name for one in backups.iterdir())
-        assert len(kept) == 7
-        assert kept[0] == "2020-01-03T03-17-00Z"
-        (secrets / "password").write_text("another")
-        wrong = subprocess.run(["sh", str(BACKUP)], env=environment | {"STORE_PORT": str(port)}, capture_output=True)
-        assert wrong.returncode != 0
-        assert sorted(one.name for one in backups.iterdir() if one.name != "unfinished") == kept
-    made = backups / kept[-1]
-    assert (made / "artifacts" / "a" / "segment").read_text() == "events"
-    assert (made / "artifacts" / "a" / "high-water.json").read_text() == "before the store was saved"
+        kept = sorted(one.name for one in backup.backups.iterdir())
+        assert (len(kept), kept[0]) == (7, "2020-01-03T03-17-00Z")
+        (backup.secrets / "password").write_text("another")
+        assert backup.run(port).returncode != 0
+        assert sorted(one.name for one in backup.backups.iterdir() if one.name != "unfinished") == kept
+    made = backup.backups / kept[-1]
+    copied = {one.name: one.read_text() for one in (made / "artifacts" / "a").iterdir()}
+    assert copied == {"segment": "events", "high-water.json": "before the store was saved"}
     restored = tmp_path / "restored"
     restored.mkdir()
     shutil.copy(made / "dump.rdb", restored)
     words = [server_program(), "--dir", str(restored), "--port", str(port), "--bind", "127.0.0.1"]
     with subprocess.Popen(words, preexec_fn=dies_with_parent()) as process, redis.Redis(port=port) as client:
-        deadline = time.monotonic() + 30
-        while not answers(client):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until_it_answers(client)
         assert client.get("log") == b"entries"
         process.terminate()
 
 
 def test_a_file_whose_copy_was_cut_off_is_copied_again(tmp_path: Path) -> None:
-    secrets, artifacts, backups = tmp_path / "secrets", tmp_path / "artifacts", tmp_path / "backups"
-    for directory in (secrets, artifacts, backups):
-        directory.mkdir()
-    run_password(SERVICES["password"], secrets)
-    for name in ("segment", "state"):
-        (artifacts / name).write_text("events")
-        os.utime(artifacts / name, (1e9, 1e9))
-    environment = environment_with(tmp_path / "programs")
-    cp = tmp_path / "programs" / "cp"
-    cp.write_text(
-        f"""#!/bin/sh
-        [ -e {tmp_path}/failed ] && exec {shutil.which("cp")} "$@"
-        {shutil.which("cp")} "$@"
+    cut_off = f"""[ -e {tmp_path}/failed ] && exec {{cp}} "$@"
+        {{cp}} "$@"
         touch {tmp_path}/failed
-        printf ev > {backups}/unfinished/artifacts/segment
+        printf ev > {tmp_path}/backups/unfinished/artifacts/segment
         exit 1
         """
-    )
-    cp.chmod(0o755)
-    with store_of(secrets, tmp_path / "data") as (port, _):
-        environment |= {
-            "STORE": "127.0.0.1",
-            "STORE_PORT": str(port),
-            "PASSWORD": str(secrets / "password"),
-            "ARTIFACTS": str(artifacts),
-            "BACKUPS": str(backups),
-        }
-        done = subprocess.run(["sh", str(BACKUP)], env=environment, capture_output=True)
+    backup = Backup(tmp_path, cut_off)
+    for name in ("segment", "state"):
+        (backup.artifacts / name).write_text("events")
+        os.utime(backup.artifacts / name, (1e9, 1e9))
+    with store_of(backup.secrets, tmp_path / "data") as (port, _):
+        done = backup.run(port)
         assert done.returncode == 0, done.stderr
-    [made] = backups.iterdir()
+    [made] = backup.backups.iterdir()
     assert (tmp_path / "failed").exists()
-    assert {one.name: one.read_text() for one in (made / "artifacts").iterdir()} == dict.fromkeys(
-        ("segment", "state"), "events"
-    )
+    copied = {one.name: one.read_text() for one in (made / "artifacts").iterdir()}
+    assert copied == {"segment": "events", "state": "events"}
     assert {one.name for one in made.iterdir()} == {"artifacts", "dump.rdb"}

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from abound.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
+from tests.support.job_worker import until
 from tests.support.valkey import Server
 from tests.test_licences import PROJECT, closure
 
@@ -84,24 +84,17 @@ def test_a_worker_is_healthy_while_its_event_loop_runs(server: Server, tmp_path:
         words = [sys.executable, str(ROOT / "docker" / "health.py"), str(line)]
         return subprocess.run(words, env=environment, capture_output=True).returncode == 0
 
-    def until(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 240
-        while not condition():
-            assert time.monotonic() < deadline
-            assert worker.poll() is None
-            time.sleep(0.1)
-
     assert not is_healthy(), "it has not begun"
     with subprocess.Popen(
         [sys.executable, "-m", "abound", "worker"], env=environment, preexec_fn=dies_with_parent()
     ) as worker:
-        until(is_healthy)
+        until(is_healthy, 240)
         worker.send_signal(signal.SIGSTOP)
         an_hour_ago = time.time() - 3600
         os.utime(tmp_path / "worker-alive", (an_hour_ago, an_hour_ago))
         assert not is_healthy()
         worker.send_signal(signal.SIGCONT)
-        until(is_healthy)
+        until(is_healthy, 240)
         worker.terminate()
         assert worker.wait(60) == 0
 
@@ -147,17 +140,10 @@ def test_the_image_has_the_versions_of_the_tests_and_all_that_they_need(extra: s
     assert closure(declared).keys() <= locked.keys()
 
 
-def test_the_image_has_its_parts_in_layers_of_their_own_and_a_user_by_number() -> None:
-    """Kubernetes cannot tell that a user by name is not root; a release of the program sends no environment again."""
+def test_the_image_has_a_user_by_number() -> None:
+    """Kubernetes cannot tell that a user by name is not root."""
     final = (ROOT / "docker" / "Dockerfile").read_text().rpartition("\nFROM ")[2]
-    assert re.findall(r"^COPY --from=\w+ (\S+) \1$", final, re.MULTILINE) == [
-        "/opt/abound/venv",
-        "/opt/abound/kernels",
-        "/opt/abound/app",
-    ]
     assert re.findall("^USER (.*)$", final, re.MULTILINE) == ["10001:10001"]
-    labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", final))
-    assert {"title", "description", "version", "revision", "source", "licenses"} <= labels
 
 
 def test_the_image_gets_only_what_it_is_made_of() -> None:

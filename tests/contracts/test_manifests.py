@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from abound.settings import Settings
 from abound.versions.retention import VersionParams
 from benchmarks.serving import free_port
 from tests.contracts.manifests import COMPONENTS, FOLDERS, bytes_of, one_of, pods, rendered, rendered_with, templates
+from tests.contracts.programs import until_it_answers
 
 ROOT = Path(__file__).parents[2]
 VERSION = "1.30"
@@ -37,28 +37,28 @@ def recommended(described: dict[str, Any]) -> set[str]:
     return {one.removeprefix("app.kubernetes.io/") for one in described["metadata"]["labels"]}
 
 
-def test_pods_have_the_recommended_labels_and_what_cannot_change_does_not() -> None:
-    documents = rendered_with("backup")
-    for pod in templates(documents):
-        assert recommended(pod) >= LABELS | {"component"}
-    for name in ("replica", "worker"):
-        assert "version" in recommended(one_of(documents, "Deployment", name)["spec"]["template"])
+@pytest.mark.parametrize("name", [*FOLDERS, *COMPONENTS])
+def test_kubernetes_takes_the_documents(name: str) -> None:
+    documents = rendered(name) if name in FOLDERS else rendered_with(name)
+    if name in FOLDERS:
+        kinds = {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"}
+        assert kinds <= {document["kind"] for document in documents}
+    else:
+        assert documents != rendered("base")
+    for document in documents:
+        if document["kind"] not in DEFINED_BY_OTHERS:
+            kubernetes_validate.validate(document, VERSION, strict=True)
+        assert recommended(document) >= LABELS, document["kind"]
+
+
+def test_what_cannot_change_has_no_version() -> None:
+    documents = rendered("base")
     store = one_of(documents, "StatefulSet", "store")["spec"]
     assert "version" not in recommended(store["template"]), "an upgrade would replace the store"
     assert "labels" not in store["volumeClaimTemplates"][0]["metadata"]
     for kind, name in (("Deployment", "replica"), ("Deployment", "worker"), ("StatefulSet", "store")):
         selected = one_of(documents, kind, name)["spec"]["selector"]["matchLabels"]
         assert selected.keys() == {"app.kubernetes.io/name", "app.kubernetes.io/component"}
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_kubernetes_takes_the_documents_with_a_component(component: str) -> None:
-    documents = rendered_with(component)
-    assert documents != rendered("base")
-    for document in documents:
-        if document["kind"] not in DEFINED_BY_OTHERS:
-            kubernetes_validate.validate(document, VERSION, strict=True)
-        assert recommended(document) >= LABELS, document["kind"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -96,34 +96,28 @@ def test_a_bucket_takes_the_place_of_the_volume() -> None:
     assert {"ports": [{"port": 443, "protocol": "TCP"}]} in egress
 
 
-def admitted(documents: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+def admitted(documents: list[dict[str, Any]], name: str, port: int) -> list[dict[str, Any]]:
     """Whom a network policy lets in."""
     [rule] = one_of(documents, "NetworkPolicy", name)["spec"]["ingress"]
-    assert [one["port"] for one in rule["ports"]] == [{"replica": 8000, "store": 6379}[name]]
+    assert [one["port"] for one in rule["ports"]] == [port]
     found: list[dict[str, Any]] = rule["from"]
     return found
 
 
 def test_who_may_reach_what_is_named() -> None:
-    documents = rendered("base")
+    documents, ingress = rendered("base"), rendered_with("ingress")
     closed = one_of(documents, "NetworkPolicy", "closed")["spec"]
     assert closed == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    clients = {"namespaceSelector": {"matchLabels": {"abound-client": "true"}}}
-    prometheus = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
-        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
-    }
-    assert admitted(documents, "replica") == [clients, prometheus]
-    [inside] = admitted(documents, "store")
+    [inside] = admitted(documents, "store", 6379)
     assert inside["podSelector"]["matchExpressions"][0]["values"] == ["replica", "worker", "backup"]
-    ingress = rendered_with("ingress")
-    nginx = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}
-    assert admitted(ingress, "replica") == [clients, prometheus, nginx]
+    clients, prometheus = admitted(documents, "replica", 8000)
+    assert clients == {"namespaceSelector": {"matchLabels": {"abound-client": "true"}}}
+    assert prometheus["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    assert admitted(ingress, "replica", 8000)[:2] == [clients, prometheus]
     [rule] = one_of(ingress, "Ingress", "abound")["spec"]["rules"]
     service = rule["http"]["paths"][0]["backend"]["service"]
-    assert service["port"]["name"] in {
-        one["name"] for one in one_of(ingress, "Service", service["name"])["spec"]["ports"]
-    }
+    ports = {one["name"] for one in one_of(ingress, "Service", service["name"])["spec"]["ports"]}
+    assert service["port"]["name"] in ports
 
 
 def test_the_worker_is_restarted_when_it_hangs() -> None:
@@ -134,51 +128,23 @@ def test_the_worker_is_restarted_when_it_hangs() -> None:
 
 
 def test_the_stores_password_is_on_no_command_line(tmp_path: Path) -> None:
-    """The store's own shell command, with a program in the place of Valkey that writes down what it is given."""
+    """The store's own shell command, with a program in the place of Valkey that writes down its words."""
     [store] = one_of(rendered("base"), "StatefulSet", "store")["spec"]["template"]["spec"]["containers"]
     (tmp_path / "password").write_text("abc123\n")
-    (tmp_path / "valkey-server").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncat > {tmp_path}/given\n')
+    (tmp_path / "valkey-server").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\nexec {server_program()} "$@"\n')
     (tmp_path / "valkey-server").chmod(0o755)
+    data, port = tmp_path / "data", free_port()
+    data.mkdir()
     script = store["args"][0].replace("/secrets", str(tmp_path))
+    script = script.replace("--dir /data", f"--dir {data} --port {port} --bind 127.0.0.1")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MEMORY": str(2**30)}
-    subprocess.run([*store["command"], script], env=environment, check=True)
-    assert (tmp_path / "given").read_text() == "requirepass abc123\n"
-    words = (tmp_path / "words").read_text().split()
-    assert words[0] == "-"
-    assert "abc123" not in words
-    with_real = tmp_path / "data"
-    with_real.mkdir()
-    (tmp_path / "valkey-server").unlink()
-    (tmp_path / "valkey-server").symlink_to(server_program())
-    port = free_port()
-    script = script.replace("--dir /data", f"--dir {with_real} --port {port} --bind 127.0.0.1")
     with subprocess.Popen([*store["command"], script], env=environment, preexec_fn=dies_with_parent()) as process:
         with redis.Redis(port=port, password="abc123") as client:
             until_it_answers(client)
         with redis.Redis(port=port) as client, pytest.raises(redis.exceptions.AuthenticationError):
             client.ping()
         process.terminate()
-
-
-def until_it_answers(client: redis.Redis) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            client.ping()
-            return
-        except redis.exceptions.ConnectionError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_kubernetes_takes_the_documents(folder: str) -> None:
-    documents = rendered(folder)
-    assert {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"} <= {
-        document["kind"] for document in documents
-    }
-    for document in documents:
-        kubernetes_validate.validate(document, VERSION, strict=True)
+    assert "abc123" not in (tmp_path / "words").read_text()
 
 
 def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
@@ -197,12 +163,10 @@ def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
     assert [one["type"] for one in scaler["metrics"]] == ["Pods"], "processors are busy with learning as well"
     assert one_of(documents, "PodDisruptionBudget", "replica")["spec"]["minAvailable"] < scaler["minReplicas"]
     assert one_of(documents, "PodDisruptionBudget", "store")["spec"]["maxUnavailable"] == 0
-    spread = one_of(documents, "Deployment", "replica")["spec"]["template"]["spec"]["topologySpreadConstraints"]
-    assert {one["topologyKey"] for one in spread} == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_no_service_of_the_cluster_sets_a_setting(folder: str) -> None:
+def test_no_service_of_the_cluster_sets_a_setting_and_no_apply_the_scale(folder: str) -> None:
     """Kubernetes tells every container of each Service: of ``abound`` by ABOUND_PORT=tcp://..., which is no port."""
     documents = rendered(folder)
     services = [one for one in documents if one["kind"] == "Service" and one["spec"].get("clusterIP") != "None"]
@@ -210,25 +174,8 @@ def test_no_service_of_the_cluster_sets_a_setting(folder: str) -> None:
     settings = {f"ABOUND_{name.upper()}" for name in Settings.model_fields}
     assert told & settings, "no Service is called like a setting: then nothing has to be switched off"
     assert all(pod["enableServiceLinks"] is False for pod in pods(documents))
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_no_apply_sets_the_scale_back(folder: str) -> None:
-    documents = rendered(folder)
     scaled = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]["scaleTargetRef"]
-    assert "replicas" not in one_of(documents, scaled["kind"], scaled["name"])["spec"]
-
-
-def test_a_laptop_has_the_volumes_that_the_small_one_wants() -> None:
-    """Its storage gives a volume to one node, so whatever mounts one that is shared has to be there."""
-    documents = rendered("overlays/small")
-    assert one_of(documents, "PersistentVolumeClaim", "artifacts")["spec"]["accessModes"] == ["ReadWriteOnce"]
-    for name in ("replica", "worker"):
-        pod = one_of(documents, "Deployment", name)["spec"]["template"]
-        [term] = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        [together] = term["labelSelector"]["matchExpressions"]
-        assert term["topologyKey"] == "kubernetes.io/hostname"
-        assert pod["metadata"]["labels"][together["key"]] in together["values"] == ["replica", "worker"]
+    assert "replicas" not in one_of(documents, scaled["kind"], scaled["name"])["spec"], "an apply sets the scale back"
 
 
 @pytest.mark.parametrize("name", ["replica", "worker", "store"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import yaml
@@ -25,7 +24,6 @@ from abound.store.lease import LEASE_SECONDS
 from abound.versions import activation
 from abound.versions.promotion import runner
 from tests.contracts.manifests import one_of, rendered
-from tests.contracts.programs import needs
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,10 +101,3 @@ def test_nobody_takes_a_job_that_stands_still_for_a_broken_connection() -> None:
     )
     assert len(patience) == 2
     assert min(map(int, patience)) > 2 * _PING_INTERVAL
-
-
-def test_the_load_balancer_takes_its_configuration() -> None:
-    done = subprocess.run(
-        [needs("haproxy"), "-c", "-f", str(ROOT / "docker" / "haproxy.cfg")], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr

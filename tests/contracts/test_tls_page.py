@@ -48,8 +48,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Upstream
 
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+    def log_message(self, *arguments: Any) -> None: ...
 
     def do_GET(self) -> None:
         """The first event of a job, and its end when the test says so; the forwarded address for any other path."""

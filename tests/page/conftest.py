@@ -17,9 +17,8 @@ import pytest
 from playwright import sync_api as playwright
 
 from benchmarks.serving import Serving
-from tests.api.test_keys import bearer, make
 from tests.page.newsroom import news
-from tests.support.served import Served, served
+from tests.support.served import Served, bearer, make_key, served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 N_NEWS = 4000
@@ -269,8 +268,8 @@ def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
     with served() as service:
         teach(service.url, news(300))
         with ThreadPoolExecutor(1) as own:  # this thread has a running event loop: playwright's
-            keys = {scope: own.submit(make, service, scope).result() for scope in ("admin", "classify", "learn")}
-            keys["limited"] = own.submit(make, service, "admin", models=["default"]).result()
+            keys = {scope: own.submit(make_key, service, scope).result() for scope in ("admin", "classify", "learn")}
+            keys["limited"] = own.submit(make_key, service, "admin", models=["default"]).result()
         service.http.headers.update(bearer(keys["admin"]))
         yield service, {scope: key.secret for scope, key in keys.items()}
 

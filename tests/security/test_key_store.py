@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 from abound.security import key_store
 from abound.security.key import Key, KeyTerms
 from abound.store.client import Store
-from abound_core.errors import StoreUnavailable
+from abound_core.errors import Conflict, StoreUnavailable
 from benchmarks.serving import free_port
 from tests.support.valkey import PATIENT, Server
 
@@ -74,3 +75,43 @@ async def test_a_repeated_rotation_makes_the_same_key_again(store: Store, second
         )
     [ended] = [key for key in (await key_store.read(store)).keys if key.id == old.key.id]
     assert ended.expires == pytest.approx(first.key.created)  # a repeat does not prolong the old key
+
+
+async def test_keys_are_bounded_in_number(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_store, "MOST_KEYS", 3)
+    made = [await key_store.create(store, KeyTerms(["learn"])) for _ in range(3)]
+    with pytest.raises(Conflict, match="3 keys"):
+        await key_store.create(store, KeyTerms(["learn"]))
+    with pytest.raises(Conflict, match="3 keys"):
+        await key_store.rotate(store, made[0].key.id, 0)
+    await key_store.revoke(store, made[0].key.id)
+    assert len(await key_store.all_keys(store)) == 3
+    new = await key_store.rotate(store, made[1].key.id, 0)  # what has ended makes room, but for what is replaced itself
+    assert {one.key.id for one in await key_store.all_keys(store)} == {made[1].key.id, made[2].key.id, new.key.id}
+    newest = await key_store.create(store, KeyTerms(["learn"]))
+    assert [one.key.id for one in await key_store.all_keys(store)] == [made[2].key.id, new.key.id, newest.key.id]
+    with pytest.raises(Conflict, match="3 keys"):
+        await key_store.create(store, KeyTerms(["learn"]))
+
+
+async def test_keys_that_ended_long_ago_go_when_one_is_made(store: Store) -> None:
+    made = {
+        name: (await key_store.create(store, KeyTerms(["learn"]))).key
+        for name in ("revoked", "ended", "lately", "valid")
+    }
+    await key_store.note_used(store, {key.id: 1.0 for key in made.values()})
+    now = (await key_store.read(store)).now
+    changed = {
+        "revoked": {"revoked": now - key_store.ENDED_SECONDS - 60},
+        "ended": {"expires": now - key_store.ENDED_SECONDS - 60},
+        "lately": {"expires": now - key_store.ENDED_SECONDS + 3600},
+    }
+    for name, fields in changed.items():
+        key = msgspec.structs.replace(made[name], **fields)
+        await store.client.hset(key_store.KEYS_KEY, key.id, msgspec.json.encode(key))
+    await key_store.revoke(store, made["valid"].id)
+    assert len(await key_store.all_keys(store)) == 4
+    new = await key_store.create(store, KeyTerms(["learn"]))
+    left = {made["lately"].id, made["valid"].id, new.key.id}
+    assert {one.key.id for one in await key_store.all_keys(store)} == left
+    assert {name.decode() for name in await store.client.hkeys(key_store.USED_KEY)} == left - {new.key.id}

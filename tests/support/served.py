@@ -7,7 +7,8 @@ import itertools
 import json
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +21,10 @@ from abound.api.server import ReplicaServer
 from abound.processes import kernel_compiler
 from abound.processes.status_pipe import Reporter
 from abound.replica import model_directory
+from abound.security import key_store
+from abound.security.key import CreatedKey, KeyTerms
 from abound.settings import Settings
+from abound.store.client import Store
 from tests.support.valkey import Server
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -112,6 +116,36 @@ def served(**settings: Any) -> Iterator[Served]:
             service.stop()
     finally:
         server.close()
+
+
+def on_store(server: Server, work: Callable[[Store], Any]) -> Any:
+    """What some work with a store gives."""
+
+    async def run() -> Any:
+        store = Store(server.url)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def make_key(service: Served, *scopes: str, **terms: Any) -> CreatedKey:
+    """A key that the service has taken up."""
+    made: CreatedKey = on_store(service.server, lambda store: key_store.create(store, KeyTerms(scopes, **terms)))
+    deadline = time.monotonic() + 60
+    while not (
+        service.http.get("/models").status_code == 401
+        and service.http.get("/models", headers=bearer(made)).status_code != 401
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return made
+
+
+def bearer(made: CreatedKey) -> dict[str, str]:
+    return {"authorization": f"Bearer {made.secret}"}
 
 
 _numbers = itertools.count(1)

@@ -23,6 +23,7 @@ from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.methods.training.progress import no_progress
+from tests.support.served import Served, on_store
 
 FEATURES = [{f"a{i}": 1.0, f"b{i % 7}": 2.5} for i in range(20)]
 
@@ -57,6 +58,18 @@ async def write(artifacts: ArtifactStore, keys: ModelKeys, made: FittedMethod, *
     return await versions.write(artifacts, keys, made, **(given | fields))
 
 
+def version_of(service: Served, model: str, made: FittedMethod) -> Card:
+    """A version of a model of a running service."""
+
+    async def make(store: Store) -> Card:
+        artifacts = ArtifactStore(service.settings.artifacts_location() or "")
+        await artifacts.join(store)
+        return await write(artifacts, service.app.state.parts.replica.model(model).keys, made)
+
+    card: Card = on_store(service.server, make)
+    return card
+
+
 def ranked(made: FittedMethod, features: dict[str, Any], k: int) -> list[tuple[str, float]]:
     """What it answers, asked in process."""
     found = made.rank_vectors([vector(features)], k)
@@ -75,4 +88,4 @@ def place(
     return activation.ActivationContext(store, artifacts, keys, **({"prepare_seconds": 60.0} | fields))
 
 
-__all__ = ["DEFAULT_MODEL", "FEATURES", "fitted", "keys_of", "place", "ranked", "vector", "write"]
+__all__ = ["DEFAULT_MODEL", "FEATURES", "fitted", "keys_of", "place", "ranked", "vector", "version_of", "write"]
