@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from abound.client import ATTEMPTS, MAX_PAUSE, Client, Refused, Unreachable
+from abound.client import ATTEMPTS, MAX_PAUSE, Client, Interrupted, Refused, Unreachable
 from abound.client import requests as calls
 from abound.client.retries import MAX_WAIT
 from tests.client.mock_service import AWAY, Script, body, client, echo, lines, problem, starting
@@ -112,3 +112,15 @@ def test_a_pause_of_ages_is_bounded_and_one_that_is_no_number_is_none(
     with pytest.raises(Refused):
         client(body(said, 503, headers), pauses).submit({})
     assert pauses == [pause] * (ATTEMPTS - 1)
+
+
+def test_a_follower_connects_again_when_the_events_break_off_and_gives_up_in_the_end() -> None:
+    begun = body(b'data: {"ended": null, "progress": 0.1}\n\n')
+    script = Script(begun, 503, body(b'data: {"ended": 1.0, "progress": 1.0}\n\n'))
+    assert [job["progress"] for job in client(script).follow("a")] == [0.1, 1.0]
+    silent = Script(body(b": ping\n\n"))
+    with pytest.raises(Interrupted):
+        list(client(silent).follow("a"))
+    assert len(silent.requests) == 6
+    with pytest.raises(Refused):
+        list(client(Script(404)).follow("a"))
