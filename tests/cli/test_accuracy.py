@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.cli.accuracy import RunningAccuracy, format_score
+from abound.cli.accuracy import RunningAccuracy
 from abound_core.rank_sums import rank_in
 
 
@@ -36,10 +36,3 @@ def test_the_rank_in_an_answer() -> None:
     assert rank_in(["a", "b", "c"], ["c", "b"]) == 2
     assert rank_in(["a"], ["b"]) == 0
     assert rank_in([], ["b"]) == 0
-
-
-def test_for_people() -> None:
-    tally = RunningAccuracy()
-    assert format_score(tally.all()) == "no accuracy yet"
-    tally.add(2)
-    assert format_score(tally.all()) == "R@1 0.000  R@5 1.000  MRR 0.500"

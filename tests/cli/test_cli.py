@@ -9,12 +9,9 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import click
@@ -24,13 +21,13 @@ import typer.main
 
 from abound.cli import main as cli
 from abound.client.local_service import own_service
-from abound.client.retries import ATTEMPTS
 from abound.datasets.files import read_file
 from abound.evaluation.live import evaluate
 from abound_core.config import ModelConfig
 from abound_core.types import Offset
 from tests.cli.conftest import rows, write
 from tests.support.command_line import Run
+from tests.support.job_worker import until
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +50,6 @@ def commands() -> Iterator[tuple[list[str], click.Command]]:
             yield path, command
         else:
             pending += [([*path, name], sub) for name, sub in inner.items()]
-
-
-# Form
-
-
-def test_the_commands_that_there_are() -> None:
-    names = {" ".join(path) for path, _ in commands()}
-    assert names >= {"serve", "learn", "classify", "evaluate", "demo", "verify", "config", "worker", "models list"}
-    assert names >= {"models show", "models create", "models configure", "models delete", "snapshots create"}
 
 
 PROTOCOLS = [["mcp"]]
@@ -121,21 +109,6 @@ def test_wrong_use_is_exit_code_2(arguments: list[str], run: Run, monkeypatch: p
     assert ran.err
 
 
-# evaluate
-
-
-def test_a_damaged_file_is_named_with_its_line(run: Run, tmp_path: Path, test: Path) -> None:
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"text": "a", "labels": ["x"]}\n{"text": 3}\n')
-    ran = run("evaluate", "--train", bad, "--test", test)
-    assert ran.code == 1
-    assert "bad.jsonl: line 2: not an instance" in ran.err
-    assert "Traceback" not in ran.err
-
-
-# config
-
-
 def test_config_tells_where_each_setting_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ABOUND_PORT", "8123")
     monkeypatch.setenv("ABOUND_REDIS_URL", "redis://u:secret@h:1")
@@ -159,51 +132,6 @@ def test_a_wrong_setting_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPat
     assert ran.code == 2
     assert "ABOUND_PORT" in ran.err
     assert "Traceback" not in ran.err
-
-
-def test_a_worker_needs_a_store(run: Run) -> None:
-    ran = run("worker")
-    assert ran.code == 1
-    assert "ABOUND_REDIS_URL" in ran.err
-
-
-# Through a service
-
-
-def test_no_service(run: Run, train: Path) -> None:
-    ran = run("learn", train, "--url", "http://127.0.0.1:9")
-    assert ran.code == 1
-    assert "no service answers at http://127.0.0.1:9" in ran.err
-
-
-def test_a_service_that_is_starting_is_waited_for(run: Run, train: Path, url: str) -> None:
-    """Longer than one request would be tried."""
-    left = [2 * ATTEMPTS + 1]
-    while (absent := httpx.get(f"{url}/models/none", timeout=60)).status_code != 404:
-        time.sleep(0.1)  # the store is slow
-
-    class Starting(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            left[0] -= 1
-            said = {"type": "/problems/not-ready", "title": "X", "status": 503, "detail": "warming", "retry_after": 0}
-            status, body = (503, json.dumps(said)) if left[0] >= 0 else (404, absent.text)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
-        Thread(target=server.serve_forever).start()
-        try:
-            ran = run("learn", train, "--url", f"http://127.0.0.1:{server.server_port}", "--model", "none")
-        finally:
-            server.shutdown()
-    assert left[0] == -1
-    assert ran.code == 1
-    assert "there is no model" in ran.err
 
 
 def test_the_service_equals_the_library(run: Run, url: str, train: Path, test: Path) -> None:
@@ -268,23 +196,18 @@ def test_a_refused_row_is_a_row_of_the_answers(run: Run, url: str, tmp_path: Pat
     assert "512 bytes" in answer["error"]
 
 
-def test_answers_have_the_lines_of_the_file(run: Run, url: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.jsonl"
+def test_answers_have_the_lines_of_the_file(run: Run, url: str, tmp_path: Path, test: Path) -> None:
+    path, output = tmp_path / "some.jsonl", tmp_path / "answers.jsonl"
     path.write_text('{"text": "a"}\n\n{"text": \n{"features": {"a": null}}\n{"text": "b"}\n')
     run("models", "create", "lines", "--url", url)
-    ran = run("classify", path, "--url", url, "-m", "lines", "--skip", 1, "--skip-bad")
-    answers = [json.loads(line) for line in ran.out.splitlines()]
+    at = ("--url", url, "-m", "lines")
+    answers = [json.loads(line) for line in run("classify", path, *at, "--skip", 1, "--skip-bad").out.splitlines()]
     assert [(one["line"], one.get("status")) for one in answers] == [(4, 422), (5, None)]
-
-
-def test_answers_go_to_a_file(run: Run, url: str, test: Path, tmp_path: Path) -> None:
-    run("models", "create", "file", "--url", url)
-    run("learn", test, "--url", url, "--model", "file")
-    output = tmp_path / "answers.jsonl"
-    ran = run("classify", test, "--url", url, "-m", "file", "--explain", "-k", 2, "-o", output, "--limit", 3, "--json")
-    assert ran.json["classified"] == 3
+    assert run("learn", test, *at, "--skip", 90, "--json").json["learned"] == 10
+    assert run("learn", test, *at, "--skip", 10, "--limit", 5, "--json").json["learned"] == 5
+    ran = run("classify", test, *at, "--explain", "-k", 2, "-o", output, "--limit", 3, "--json")
     answers = [json.loads(line) for line in output.read_text().splitlines()]
-    assert len(answers) == 3
+    assert (ran.json["classified"], len(answers)) == (3, 3)
     assert all(label["because"] for answer in answers for label in answer["labels"])
 
 
@@ -298,12 +221,6 @@ def test_labels_that_are_not_probable_enough_are_left_out(run: Run, url: str, tr
     )
     assert kept == [probability for probability in everything if probability >= 0.5]
     assert 0 < len(kept) < len(everything)
-
-
-def test_skip_and_limit(run: Run, url: str, train: Path) -> None:
-    run("models", "create", "part", "--url", url)
-    assert run("learn", train, "--url", url, "-m", "part", "--skip", 1490, "--json").json["learned"] == 10
-    assert run("learn", train, "--url", url, "-m", "part", "--skip", 10, "--limit", 5, "--json").json["learned"] == 5
 
 
 def test_standard_input_and_keys(run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,16 +268,6 @@ def test_ignored_numbers_are_named_once(run: Run, url: str, tmp_path: Path) -> N
         assert said.count("debt") == said.count("f.jsonl: line 4: warning: negative numbers are ignored") == 1
 
 
-def test_extreme_classification_text(run: Run, url: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.txt"
-    path.write_text("3 9 4\n1,2 0:0.5 7:2\n 3:1\n3 8:1\n")
-    run("models", "create", "text", "--url", url)
-    ran = run("learn", path, "--url", url, "-m", "text", "--json")
-    assert (ran.json["learned"], ran.json["unlabelled"]) == (2, 1)
-    labels = json.loads(run("classify", path, "--url", url, "-m", "text").out.splitlines()[0])["labels"]
-    assert [label["label"] for label in labels] == ["1", "2"]
-
-
 def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp_path: Path) -> None:
     run("models", "create", "refused", "--url", url)
     made = rows(10)
@@ -371,45 +278,6 @@ def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp
     assert (ran.json["learned"], ran.json["refused"]) == (8, 2)
     assert "some.jsonl: line 4: features.a" in ran.err
     assert "some.jsonl: line 6:" in ran.err
-
-
-def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str, tmp_path: Path) -> None:
-    run("models", "create", "damaged", "--url", url)
-    path = write(tmp_path / "some.jsonl", rows(10))
-    path.write_bytes(path.read_bytes() + b"{\n" + path.read_bytes())
-    ran = run("learn", path, "--url", url, "-m", "damaged")
-    assert ran.code == 1
-    assert re.search(
-        r"some\.jsonl: line 11: not an instance.* \(to continue after it, use --skip 11 or --skip-bad\); "
-        r"10 instances done, 0 refused\n$",
-        ran.err,
-    )
-    assert run("models", "show", "damaged", "--url", url, "--json").json["learned"] == 10
-    assert run("learn", path, "--url", url, "-m", "damaged", "--skip", "11", "--json").json["learned"] == 10
-    ran = run("learn", path, "--url", url, "-m", "damaged", "--skip-bad", "--json")
-    assert (ran.code, ran.json["learned"], ran.json["bad"]) == (0, 20, 1)
-    assert "skipped some.jsonl: line 11" in ran.err.replace(f"{tmp_path}/", "")
-    (tmp_path / "empty.jsonl").touch()
-    for nothing in ((tmp_path / "empty.jsonl",), (path, "--skip", "50")):
-        ran = run("classify", *nothing, "--url", url, "-m", "damaged")
-        assert (ran.code, f"nothing was classified: no instance to classify in {nothing[0]}" in ran.err) == (1, True)
-    ran = run("classify", path, "--url", url, "-m", "damaged", "--skip-bad")
-    assert (ran.code, len(ran.out.splitlines())) == (0, 20)
-    one = write(tmp_path / "one.jsonl", rows(1))
-    one.write_bytes(b"{\n" + one.read_bytes())
-    done = run("learn", one, "--url", url, "-m", "damaged", "--skip-bad").out
-    assert done.startswith("1 instance done, 0 refused, 1 bad line skipped in ")
-    some = write(tmp_path / "some-bad.jsonl", rows(9))
-    good = some.read_bytes().splitlines(keepends=True)
-    some.write_bytes(b"".join([good[0], b"{\n", *good[1:]]))
-    for skip, learned in (("0", 1), ("1", 1)):
-        ran = run("learn", some, "--url", url, "-m", "damaged", "--skip-bad", "--skip", skip, "--limit", "2", "--json")
-        assert (ran.code, ran.json["learned"], ran.json["bad"]) == (0, learned, 1), "a bad line counts, also the last"
-    ran = run("classify", some, "--url", url, "-m", "damaged", "-o", tmp_path / "no" / "answers.jsonl")
-    assert (ran.code, "cannot write" in ran.err, "Traceback" in ran.err) == (1, True, False)
-    one.write_bytes(b"{\n{\n")
-    ran = run("learn", one, "--url", url, "-m", "damaged", "--skip-bad")
-    assert (ran.code, f"no instance to learn in {one}; lines that are not instances: 2" in ran.err) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -451,44 +319,6 @@ def test_the_version(run: Run) -> None:
     assert run("--version").out == f"abound {metadata.version('abound')}\n"
 
 
-def test_the_labels_of_a_model(run: Run, url: str, tmp_path: Path) -> None:
-    run("models", "create", "labelled", "--url", url)
-    learned = [{"text": "wheat", "labels": ["grain"]}, {"text": "oil", "labels": ["crude", "grain"]}]
-    run("learn", write(tmp_path / "some.jsonl", learned), "--url", url, "-m", "labelled")
-    at = ("--url", url, "-m", "labelled")
-    assert [line.split() for line in run("labels", *at).out.splitlines()] == [
-        ["label", "learned"],
-        ["grain", "2"],
-        ["crude", "1"],
-    ]
-    assert run("labels", *at, "--prefix", "cr", "--json").json["labels"] == ["crude"]
-    assert "1 of 2 labels" in run("labels", *at, "--limit", "1").err
-
-
-def test_models(run: Run, url: str) -> None:
-    at = ("--url", url)
-    created = run("models", "create", "mine", "--set", "d_max=7", "--set", "analyzer.kind=char", *at, "--json")
-    assert created.json["config"]["d_max"] == 7
-    assert created.json["config"]["analyzer"]["kind"] == "char"
-    assert "did you mean margin?" in run("models", "create", "other", "--set", "margn=0.5", *at).err
-    listed = run("models", "create", "other", "--set", "analyzer.ngrams=1,2", *at, "--json")
-    assert listed.json["config"]["analyzer"]["ngrams"] == [1, 2]
-    run("models", "delete", "other", "--yes", *at)
-    again = run("models", "create", "mine", *at)
-    assert again.code == 1
-    assert "already" in again.err
-    assert run("models", "configure", "mine", "--set", "margin=0.1", *at, "--json").json["config"]["margin"] == 0.1
-    assert "mine" in {model["name"] for model in run("models", "list", *at, "--json").json["models"]}
-    assert "mine" in run("models", "list", *at).out
-    assert "margin" in run("models", "show", "mine", *at).out
-    wrong = run("models", "configure", "mine", "--set", "margin=-1", *at)
-    assert wrong.code == 1
-    assert "margin" in wrong.err
-    assert run("models", "delete", "mine", "--yes", *at, "--json").json == {"deleted": "mine"}
-    assert run("models", "show", "mine", *at).code == 1
-    assert run("models", "configure", "mine", "--set", "margin=0.1", *at).code == 1
-
-
 def test_a_name_that_leads_elsewhere_deletes_nothing(run: Run, url: str) -> None:
     at = ("--url", url)
     run("models", "create", "kept", *at)
@@ -498,51 +328,6 @@ def test_a_name_that_leads_elsewhere_deletes_nothing(run: Run, url: str) -> None
         assert "'..' is not a valid name" in ran.err
     assert run("models", "show", "kept", *at).code == 0
     assert run("models", "delete", "kept", "--yes", *at).code == 0
-
-
-def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -> None:
-    at = ("--url", url)
-    run("models", "create", "kept", *at)
-    assert run("snapshots", "list", "kept", *at, "--json").json == {"snapshots": []}
-    run("learn", train, *at, "-m", "kept", "--limit", 100)
-    deadline = time.monotonic() + 60
-    while (ran := run("snapshots", "create", "kept", *at, "--json")).code != 0:  # the worker is still starting
-        assert time.monotonic() < deadline, ran.err
-        time.sleep(0.1)
-    asked = ran.json["offset"]
-    while not (listed := run("snapshots", "list", "kept", *at, "--json").json["snapshots"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert Offset.parse(listed[0]["offset"]) >= Offset.parse(asked)
-    assert listed[0]["digest"] in run("snapshots", "list", "kept", *at).out
-    run("learn", train, *at, "-m", "kept", "--limit", 50)
-    ran = run("verify", "-m", "kept", "--data-dir", data_dir, "--json")
-    assert ran.code == 0, ran.err
-    (verified,) = ran.json["models"]
-    digest = run("models", "show", "kept", *at, "--json").json["digest"]
-    assert verified["good"] is True
-    assert {verified["from_start"], verified["from_snapshot"], *verified["replicas"].values()} == {digest}
-    shown = run("history", "show", "-m", "kept", "--data-dir", data_dir, "--json")
-    assert shown.json == {"model": "kept", "history": None, "wrong": []}
-    begun = run("history", "begin-anew", "-m", "kept", "--data-dir", data_dir, "--yes")
-    assert begun.code == 0, begun.err
-    assert listed[0]["offset"] in begun.out
-    shown = run("history", "show", "-m", "kept", "--data-dir", data_dir, "--json").json
-    assert (shown["history"]["beginning"], shown["wrong"]) == (listed[0]["offset"], [])
-    assert shown["history"]["bytes"] > 0
-    told = run("history", "show", "-m", "kept", "--data-dir", data_dir).out
-    assert "0 segments" in told
-    assert f"a base of {shown['history']['bytes']} bytes" in told
-    assert run("history", "show", "-m", "nobody", "--data-dir", data_dir).code == 1
-    ran = run("verify", "--data-dir", data_dir)
-    assert ran.code == 0
-    assert "kept at" in ran.out
-    assert "served by" in ran.out
-    ran = run("verify", "--data-dir", data_dir, "--offline")
-    assert ran.code == 0
-    assert "served by" not in ran.out
-    assert "default at" in ran.out
-    assert run("snapshots", "list", "nobody", *at).code == 1
 
 
 def test_a_replacement_is_undone(run: Run, url: str, train: Path) -> None:
@@ -559,12 +344,6 @@ def test_a_replacement_is_undone(run: Run, url: str, train: Path) -> None:
     assert run("models", "show", "mistaken", "--json", *at).json["stats"]["learned"] == 1500
 
 
-def test_verify_an_unknown_model(run: Run, url: str, data_dir: Path) -> None:
-    ran = run("verify", "-m", "nobody", "--data-dir", data_dir)
-    assert ran.code == 1
-    assert "there is no model 'nobody'" in ran.err
-
-
 def test_the_demo_leaves_other_models_alone(run: Run, url: str) -> None:
     before = run("models", "show", "default", "--url", url, "--json").json
     ran = run("demo", "--url", url, "--instances", 3000, "--json")
@@ -577,10 +356,113 @@ def test_the_demo_leaves_other_models_alone(run: Run, url: str) -> None:
     again = run("demo", "--url", url, "-n", 1000)
     assert "1,000 words" in again.out
     assert "because, for" in again.out
+    own = run("demo", "--url", "http://127.0.0.1:9", "-n", 500, "--json").json
+    assert (own["started"], own["instances"]) == (True, 500)
 
 
-def test_the_demo_starts_a_service_by_itself(run: Run) -> None:
-    ran = run("demo", "--url", "http://127.0.0.1:9", "-n", 500, "--json")
-    assert ran.code == 0
-    assert ran.json["started"] is True
-    assert ran.json["instances"] == 500
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("evaluate --train {bad} --test {test}", "bad.jsonl: line 2: not an instance"),
+        ("worker", "ABOUND_REDIS_URL"),
+        ("learn {test} --url http://127.0.0.1:9", "no service answers at http://127.0.0.1:9"),
+        ("verify -m nobody --data-dir {data_dir}", "there is no model 'nobody'"),
+        ("history show -m nobody --data-dir {data_dir}", "nobody"),
+        ("snapshots list nobody --url {url}", "nobody"),
+        ("models show nobody --url {url}", "nobody"),
+        ("models configure nobody --set margin=0.1 --url {url}", "nobody"),
+        ("models configure default --set margin=-1 --url {url}", "margin"),
+        ("models create default --url {url}", "already"),
+        ("classify {test} --url {url} -o {bad}/answers.jsonl", "cannot write"),
+    ],
+)
+def test_a_failure_is_a_sentence_and_exit_code_1(
+    command: str, said: str, run: Run, url: str, data_dir: Path, tmp_path: Path, test: Path
+) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "a", "labels": ["x"]}\n{"text": 3}\n')
+    ran = run(*command.format(bad=bad, test=test, url=url, data_dir=data_dir).split())
+    assert (ran.code, said in ran.err, "Traceback" in ran.err) == (1, True, False), ran.err
+
+
+def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str, tmp_path: Path) -> None:
+    run("models", "create", "damaged", "--url", url)
+    at = ("--url", url, "-m", "damaged")
+    path = write(tmp_path / "some.jsonl", rows(10))
+    path.write_bytes(path.read_bytes() + b"{\n" + path.read_bytes())
+    ran = run("learn", path, *at)
+    assert ran.code == 1
+    assert re.search(
+        r"some\.jsonl: line 11: not an instance.* \(to continue after it, use --skip 11 or --skip-bad\); "
+        r"10 instances done, 0 refused\n$",
+        ran.err,
+    )
+    assert run("models", "show", "damaged", "--url", url, "--json").json["learned"] == 10
+    assert run("learn", path, *at, "--skip", "11", "--json").json["learned"] == 10
+    ran = run("learn", path, *at, "--skip-bad", "--json")
+    assert (ran.code, ran.json["learned"], ran.json["bad"]) == (0, 20, 1)
+    assert "skipped some.jsonl: line 11" in ran.err.replace(f"{tmp_path}/", "")
+    ran = run("classify", path, *at, "--skip-bad")
+    assert (ran.code, len(ran.out.splitlines())) == (0, 20)
+    for skip, learned in (("10", 1), ("11", 2)):
+        ran = run("learn", path, *at, "--skip-bad", "--skip", skip, "--limit", "2", "--json")
+        assert (ran.code, ran.json["learned"]) == (0, learned), "a bad line counts"
+    ran = run("classify", path, *at, "--skip", "50")
+    assert (ran.code, f"nothing was classified: no instance to classify in {path}" in ran.err) == (1, True)
+    path.write_bytes(b"{\n{\n")
+    ran = run("learn", path, *at, "--skip-bad")
+    assert (ran.code, f"no instance to learn in {path}; lines that are not instances: 2" in ran.err) == (1, True)
+
+
+def test_models(run: Run, url: str) -> None:
+    at = ("--url", url)
+    given = ("--set", "d_max=7", "--set", "analyzer.kind=char", "--set", "analyzer.ngrams=1,2")
+    config = run("models", "create", "mine", *given, *at, "--json").json["config"]
+    assert (config["d_max"], config["analyzer"]["kind"], config["analyzer"]["ngrams"]) == (7, "char", [1, 2])
+    assert "did you mean margin?" in run("models", "create", "other", "--set", "margn=0.5", *at).err
+    assert run("models", "configure", "mine", "--set", "margin=0.1", *at, "--json").json["config"]["margin"] == 0.1
+    assert "mine" in {model["name"] for model in run("models", "list", *at, "--json").json["models"]}
+    assert "mine" in run("models", "list", *at).out
+    assert "margin" in run("models", "show", "mine", *at).out
+    assert run("models", "delete", "mine", "--yes", *at, "--json").json == {"deleted": "mine"}
+    assert run("models", "show", "mine", *at).code == 1
+
+
+def test_the_labels_of_a_model(run: Run, url: str, tmp_path: Path) -> None:
+    at = ("--url", url, "-m", "labelled")
+    run("models", "create", "labelled", "--url", url)
+    run("learn", write(tmp_path / "some.jsonl", [{"text": "a", "labels": ["grain"]}] * 2), *at)
+    run("learn", write(tmp_path / "some.jsonl", [{"text": "b", "labels": ["crude"]}]), *at)
+    listed = [line.split() for line in run("labels", *at).out.splitlines()]
+    assert listed == [["label", "learned"], ["grain", "2"], ["crude", "1"]]
+    assert run("labels", *at, "--prefix", "cr", "--json").json["labels"] == ["crude"]
+    assert "1 of 2 labels" in run("labels", *at, "--limit", "1").err
+
+
+def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -> None:
+    at, here = ("--url", url), ("--data-dir", data_dir)
+    run("models", "create", "kept", *at)
+    assert run("snapshots", "list", "kept", *at, "--json").json == {"snapshots": []}
+    run("learn", train, *at, "-m", "kept", "--limit", 100)
+    ran = until(lambda: (ran := run("snapshots", "create", "kept", *at, "--json")).code == 0 and ran)  # it is starting
+    listed = until(lambda: run("snapshots", "list", "kept", *at, "--json").json["snapshots"])
+    assert Offset.parse(listed[0]["offset"]) >= Offset.parse(ran.json["offset"])
+    assert listed[0]["digest"] in run("snapshots", "list", "kept", *at).out
+    run("learn", train, *at, "-m", "kept", "--limit", 50)
+    ran = run("verify", "-m", "kept", *here, "--json")
+    assert ran.code == 0, ran.err
+    (verified,) = ran.json["models"]
+    digest = run("models", "show", "kept", *at, "--json").json["digest"]
+    assert verified["good"] is True
+    assert {verified["from_start"], verified["from_snapshot"], *verified["replicas"].values()} == {digest}
+    shown = run("history", "show", "-m", "kept", *here, "--json")
+    assert shown.json == {"model": "kept", "history": None, "wrong": []}
+    begun = run("history", "begin-anew", "-m", "kept", *here, "--yes")
+    assert begun.code == 0, begun.err
+    assert listed[0]["offset"] in begun.out
+    shown = run("history", "show", "-m", "kept", *here, "--json").json
+    assert (shown["history"]["beginning"], shown["wrong"]) == (listed[0]["offset"], [])
+    assert f"a base of {shown['history']['bytes']} bytes" in run("history", "show", "-m", "kept", *here).out
+    for more, are_served in (((), True), (("--offline",), False)):
+        ran = run("verify", *here, *more)
+        assert (ran.code, "kept at" in ran.out, "served by" in ran.out) == (0, True, are_served)

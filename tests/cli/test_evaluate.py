@@ -41,12 +41,6 @@ def test_evaluate_warns_once_of_numbers_that_are_ignored(run: Run, tmp_path: Pat
     assert run("evaluate", "--train", bad, "--test", bad, *method, "--set", "negative=split").err == ""
 
 
-def test_evaluate_for_people(run: Run, train: Path, test: Path) -> None:
-    ran = run("evaluate", "--train", train, "--test", test)
-    assert ran.code == 0
-    assert "1,500 instances, 1,500 learned" in ran.out
-
-
 def test_evaluate_tells_how_far_probabilities_are_right(run: Run, train: Path, test: Path) -> None:
     files = ("evaluate", "--train", train, "--test", test, "--set", "calibrate=true")
     told = run(*files, "--json").json["calibration"]
@@ -54,13 +48,6 @@ def test_evaluate_tells_how_far_probabilities_are_right(run: Run, train: Path, t
     people = run(*files).out
     for name, said in (("prequential", "while learning"), ("test", "on the test part"), ("score", "0 to 1")):
         assert [line for line in people.splitlines() if said in line and f"error {told[name]['error']:.4g}," in line]
-
-
-def test_evaluate_takes_dotted_fields(run: Run, train: Path, test: Path) -> None:
-    files = ("--train", train, "--test", test, "--json")
-    words = run("evaluate", *files).json
-    pairs = run("evaluate", *files, "--set", "analyzer.ngrams=[1,2]", "--set", "analyzer.kind=word").json
-    assert pairs["features"] > words["features"]
 
 
 @pytest.mark.parametrize(

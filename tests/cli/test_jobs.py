@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 
 from abound.cli.versions import list_versions
-from abound.client import Client, Interrupted, Refused
+from abound.client import Client
 from tests.support.command_line import Ran, Run
 from tests.support.job_worker import Office, office
 
@@ -122,42 +121,3 @@ def test_what_the_door_refuses_is_said(run: Run) -> None:
     assert "did you mean steps?" in run("submit", "step").err
     assert run("submit", "steps", "--set", "steps").code == 2
     assert run("show", "0" * 20).code == 1
-
-
-def test_methods_are_told_with_their_parameters(run: Run) -> None:
-    out = run("methods").out
-    assert "steps: Write an artifact a step, and commit them all." in out
-    assert "seconds  number, by default 0.01" in out
-
-
-def events(*jobs: dict[str, Any]) -> bytes:
-    return b"".join(b"event: x\ndata: " + json.dumps(job).encode() + b"\n\n" for job in jobs)
-
-
-def test_a_follower_connects_again_when_the_events_break_off() -> None:
-    answers = [
-        httpx.Response(200, content=events({"ended": None, "progress": 0.1})),
-        httpx.Response(503, json={"title": "t", "detail": "d"}),
-        httpx.Response(200, content=events({"ended": None, "progress": 0.2}, {"ended": 1.0, "progress": 1.0})),
-    ]
-    pauses: list[float] = []
-    transport = httpx.MockTransport(lambda request: answers.pop(0))
-    with Client("http://service", transport=transport, pause=pauses.append) as client:
-        assert [job["progress"] for job in client.follow("0" * 20)] == [0.1, 0.2, 1.0]
-    assert len(pauses) == 2
-
-
-def test_a_follower_gives_up_in_the_end() -> None:
-    asked: list[httpx.Request] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        return httpx.Response(200, content=b": ping\n\n")
-
-    with Client("http://service", transport=httpx.MockTransport(answer), pause=lambda seconds: None) as client:
-        with pytest.raises(Interrupted):
-            list(client.follow("0" * 20))
-        assert len(asked) == 6
-        gone = httpx.MockTransport(lambda request: httpx.Response(404, json={"title": "t", "detail": "no such job"}))
-        with Client("http://service", transport=gone) as other, pytest.raises(Refused, match="no such job"):
-            list(other.follow("0" * 20))

@@ -55,20 +55,6 @@ def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> No
     assert (code, "a new store" in err, err.startswith(f"store: {tmp_path / 'data'}\n")) == (0, False, True)
 
 
-def test_ids_and_values_are_listed_whole_in_a_narrow_terminal(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    where = ("--data-dir", tmp_path / "data")
-    terms = ("-s", "classify", "-s", "learn", "-m", "a-model-with-a-long-name", "--rate", "1000/second")
-    run("keys", "create", *terms, "--expires", "30d", "--description", "nightly imports", "--new-store", *where)
-    [key] = listed(run, *where)
-    for command in ("keys", "list"), ("audit",):
-        ran = run(*command, *where)
-        assert key["id"] in ran.out
-        assert "…" not in ran.out
-
-
 @pytest.mark.parametrize("named", ["nothing", "option", "environment"])
 def test_the_first_key_makes_a_store_only_when_it_is_told_to(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str

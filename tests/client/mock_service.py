@@ -7,22 +7,48 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 
-from abound.client import (
-    Client,
-)
+from abound.client import Client
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
+AWAY = httpx.ConnectError("refused")
 
-class Cut(httpx.AsyncByteStream):
+
+class Script:
+    """Answers in turn, the last one ever after: a status, an error to raise, or a handler. Keeps the requests."""
+
+    def __init__(self, *answers: int | Exception | Handler) -> None:
+        self._answers = list(answers)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, int):
+            return httpx.Response(answer, json={} if answer == 200 else problem(answer))
+        return answer(request)
+
+    @property
+    def numbers(self) -> list[list[int]]:
+        """Those of the lines of each request."""
+        return [[json.loads(line)["n"] for line in request.content.splitlines()] for request in self.requests]
+
+
+def body(content: str | bytes, status: int = 200, headers: dict[str, str] | None = None) -> Handler:
+    return lambda request: httpx.Response(status, content=content, headers=headers)
+
+
+def cut(data: bytes = b"") -> Handler:
     """An answer that breaks off behind these bytes."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    class Cut(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield data
+            raise httpx.RemoteProtocolError("peer closed the connection")
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._data
-        raise httpx.RemoteProtocolError("peer closed the connection")
+    return lambda request: httpx.Response(200, stream=Cut())
 
 
 def client(handler: Handler, pauses: list[float] | None = None) -> Client:
@@ -32,7 +58,7 @@ def client(handler: Handler, pauses: list[float] | None = None) -> Client:
 
 def echo(request: httpx.Request) -> httpx.Response:
     """Answers each line with itself."""
-    return httpx.Response(200, content=request.read())
+    return httpx.Response(200, content=request.content)
 
 
 def lines(n: int, size: int = 0) -> list[bytes]:
@@ -43,18 +69,10 @@ def problem(status: int, **fields: object) -> dict[str, object]:
     return {"type": "/problems/x", "title": "X", "status": status, "detail": "it is so"} | fields
 
 
-def starting(n: int, then: Handler = echo) -> Handler:
+def starting(n: int, then: Handler = echo) -> Script:
     """Begins to answer after so many requests."""
-    left = [n]
-
-    def handler(request: httpx.Request) -> httpx.Response:
-        left[0] -= 1
-        said = problem(
-            503, type="/problems/not-ready", detail="this replica accepts no changes: warming", retry_after=1
-        )
-        return then(request) if left[0] < 0 else httpx.Response(503, json=said)
-
-    return handler
+    said = problem(503, type="/problems/not-ready", detail="this replica accepts no changes: warming", retry_after=1)
+    return Script(*[body(json.dumps(said), 503)] * n, then)
 
 
 def broken_gzip(request: httpx.Request) -> httpx.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 
 from abound.client import AsyncClient, Client, Refused, Unreachable
 from abound.client import requests as client_requests
+from tests.client.mock_service import AWAY, Script, client
 from tests.support.served import served
 
 Path = Callable[..., str]
@@ -51,24 +53,17 @@ def test_what_the_environment_says_wrong_is_one_error(
         make("http://service.example")
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3", "localhost.", "a.localhost", "[::ffff:127.0.0.1]"]
-)
-def test_no_proxy_stands_before_a_service_on_this_machine(
-    host: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "socks5://127.0.0.1:9")
-    for make in (Client, AsyncClient):
-        make(f"http://{host}:8000")
-        make(f"https://{host}:8000")
-
-
 def test_a_service_on_this_machine_is_asked_past_the_proxy(no_proxy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with served() as service:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
         with Client(service.url) as asking:
             assert asking.ready()["status"] == "ready"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "socks5://127.0.0.1:9")
+    for host in ("localhost", "[::1]", "127.1.2.3", "localhost.", "a.localhost", "[::ffff:127.0.0.1]"):
+        for make in (Client, AsyncClient):
+            make(f"http://{host}:8000")
+            make(f"https://{host}:8000")
 
 
 def test_a_proxy_that_does_not_answer_is_told_of(no_proxy: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,13 +80,10 @@ def test_a_proxy_that_does_not_answer_is_told_of(no_proxy: None, monkeypatch: py
 def test_a_proxy_that_was_not_asked_is_not_told_of(
     name: str, value: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused")
-
     if name == "NO_PROXY":
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv(name, value)
-    transport = httpx.MockTransport(refuse)
+    transport = httpx.MockTransport(Script(AWAY))
     with Client("http://service.example", transport=transport) as asking, pytest.raises(Unreachable, match="start one"):
         asking.models()
 
@@ -105,37 +97,26 @@ PATHS = [
     (client_requests.version_path, 2),
 ]
 
+NAMES = ["a", "a/b", "/", "/..", "../x", "a/..", "...", ".a", "a b", "a?b#c", "%2e%2e", "é", ":"]
+
 
 def test_every_path_is_looked_at_below() -> None:
     assert {path.__name__ for path, _ in PATHS} == {name for name in vars(client_requests) if name.endswith("_path")}
 
 
 @pytest.mark.parametrize(("path", "n_names"), PATHS)
-@pytest.mark.parametrize(
-    "name", ["a", "a/b", "/", "/..", "../x", "a/..", "...", ".a", "a b", "a?b#c", "%2e%2e", "é", ":"]
-)
-def test_the_path_of_whatever_name_arrives_as_it_was_made(path: Path, n_names: int, name: str) -> None:
-    for at in range(n_names):
+def test_the_path_of_whatever_name_arrives_as_it_was_made(path: Path, n_names: int) -> None:
+    for at, name in itertools.product(range(n_names), NAMES):
         made = path(*["x"] * at, name, *["x"] * (n_names - at - 1))
         assert made.count("/") == path(*["x"] * n_names).count("/")
         with httpx.Client(base_url="http://test/below") as http:
             assert http.build_request("DELETE", made).url.raw_path.decode() == f"/below{made}"
 
 
-@pytest.mark.parametrize(("path", "n_names"), PATHS)
-@pytest.mark.parametrize("name", ["", ".", ".."])
-def test_what_would_lead_to_another_path_is_no_name(path: Path, n_names: int, name: str) -> None:
-    for at in range(n_names):
-        with pytest.raises(Refused, match="is not a valid name"):
-            path(*["x"] * at, name, *["x"] * (n_names - at - 1))
-
-
 @pytest.mark.parametrize("name", ["", ".", ".."])
 def test_nothing_is_sent_for_what_is_no_name(name: str) -> None:
-    def never(request: httpx.Request) -> httpx.Response:
-        raise AssertionError(f"sent {request.method} {request.url}")
-
-    asking = Client("http://test", transport=httpx.MockTransport(never))
+    script = Script(200)
+    asking = client(script)
     asked: list[Callable[[], object]] = [
         lambda: asking.delete(name),
         lambda: asking.configure(name, {}),
@@ -152,3 +133,4 @@ def test_nothing_is_sent_for_what_is_no_name(name: str) -> None:
     for ask in asked:
         with pytest.raises(Refused, match="is not a valid name"):
             ask()
+    assert script.requests == []

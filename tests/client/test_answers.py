@@ -4,52 +4,39 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 
-from abound.client import (
-    ClientError,
-    InputInstance,
-    Interrupted,
-    Labelled,
-    Model,
-    Refused,
-)
-from tests.client.mock_service import Handler, broken_gzip, client, lines, problem
+from abound.client import ClientError, InputInstance, Interrupted, Labelled, Model, Refused
+from tests.client.mock_service import Handler, body, broken_gzip, client, lines, problem
 
 
 def test_the_rest_of_a_request_that_was_refused_as_a_whole() -> None:
-    content = b'{"n": 0}\n' + json.dumps(problem(413, line=2)).encode()
-    answers = list(client(lambda request: httpx.Response(200, content=content)).learn_stream("m", lines(4)))
+    answers = list(client(body('{"n": 0}\n' + json.dumps(problem(413, line=2)))).learn_stream("m", lines(4)))
     assert [answer.get("status") for answer in answers] == [None, 413, 413, 413]
 
 
-def test_problem_documents_are_exceptions() -> None:
-    made = client(lambda request: httpx.Response(404, json=problem(404)))
-    with pytest.raises(Refused, match=r"it is so \(404\)") as raised:
-        made.describe("x")
-    assert raised.value.status == 404
-
-
-def test_what_is_no_problem_document_says_where_it_came_from() -> None:
-    made = client(lambda request: httpx.Response(502, content=b"<html>"))
-    with pytest.raises(Refused, match="http://test/models answers 502"):
-        made.models()
-
-
-def test_another_service_altogether() -> None:
-    with pytest.raises(Refused, match="does not answer like this service"):
-        client(lambda request: httpx.Response(200, content=b"hello")).models()
+@pytest.mark.parametrize(
+    ("status", "content", "said"),
+    [
+        (404, json.dumps(problem(404)), r"it is so \(404\)"),
+        (502, "<html>", "http://test/models answers 502"),
+        (200, "hello", "does not answer like this service"),
+    ],
+    ids=["problem", "proxy", "another service"],
+)
+def test_a_refusal_says_why_or_where_it_came_from(status: int, content: str, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        client(body(content, status)).models()
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         broken_gzip,
-        lambda request: httpx.Response(200, content=b'{"n": "\xff"}\n'),
-        lambda request: httpx.Response(200, content=b"[1]\n"),
-        lambda request: httpx.Response(200, json={"labels": "none", "applied": 3}),
-        lambda request: httpx.Response(200, content=b'{"n":' + b"[" * 100_000),
+        body(b'{"n": "\xff"}\n'),
+        body(b"[1]\n"),
+        body('{"labels": "none", "applied": 3}'),
+        body(b'{"n":' + b"[" * 100_000),
     ],
     ids=["gzip", "utf-8", "no object", "another shape", "too deep"],
 )
@@ -65,7 +52,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_client(answer: Handler
             ask()
 
 
-@pytest.mark.parametrize("answer", [broken_gzip, lambda request: httpx.Response(200, content=b'data: {"n": 1}\n\n')])
+@pytest.mark.parametrize("answer", [broken_gzip, body(b'data: {"n": 1}\n\n')])
 def test_files_and_events_that_cannot_be_read(answer: Handler) -> None:
     made = client(answer)
     with pytest.raises(Interrupted):

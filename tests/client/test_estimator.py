@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,24 @@ from abound_core.errors import InvalidInstance, Malformed
 from tests.support.served import Served, served
 
 
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+def models(service: Served) -> set[str]:
+    return {model["name"] for model in service.http.get("/models").json()["models"]}
+
+
 @parametrize_with_checks([AboundClassifier(), AboundClassifier(update="fsu", intercept=False, passes=1)])
 def test_scikit_learn_takes_it_for_a_classifier(estimator: AboundClassifier, check: Callable[[Any], None]) -> None:
     check(estimator)
 
 
 @pytest.mark.long
-def test_scikit_learn_takes_it_for_a_classifier_over_a_service_too() -> None:
-    with served() as service:
-        results = check_estimator(AboundClassifier(url=service.url), on_skip=None)
+def test_scikit_learn_takes_it_for_a_classifier_over_a_service_too(service: Served) -> None:
+    results = check_estimator(AboundClassifier(url=service.url), on_skip=None)
     assert sum(one["status"] == "passed" for one in results) > 40
 
 
@@ -60,115 +69,63 @@ def test_compiled_kernels_of_every_release_have_a_directory_of_their_own(before:
     assert [str(path) for path in (tmp_path / "abound").glob("kernels-*")] == [out.stdout.strip()]
 
 
-def test_labels_that_a_model_learned_elsewhere_are_none_of_the_classes() -> None:
+def test_labels_that_a_model_learned_elsewhere_are_none_of_the_classes(service: Served) -> None:
     X, y = [[1.0, 0], [0, 1]], ["a", "b"]
-    with served() as service:
-        AboundClassifier(url=service.url, model="shared").partial_fit([[1.0, 0]] * 9, ["elsewhere"] * 9)
-        made = AboundClassifier(url=service.url, model="shared").partial_fit(X, y)
-        assert service.learned("shared") == 11
-        assert made.classes_.tolist() == y
-        assert set(made.predict(X)) <= set(y)
-        assert made.fit(X, y).predict(X).tolist() == y
-        assert service.learned("shared") == 10
-
-
-@pytest.mark.parametrize(
-    "classes",
-    [["a", "b", "c"], [1, 2, 3], [1.0, 2.0, 3.0], [False, True], np.array(["a", "bb", "c"], dtype=object)],
-)
-def test_rows_of_known_classes_cost_nothing_for_all_the_others(classes: Any) -> None:
-    made = AboundClassifier().partial_fit([[1.0, 0]], [classes[0]], classes=classes)
-    known = made.classes_
-    made.partial_fit([[0, 1.0], [1.0, 0]], [classes[1], classes[0]], classes=classes)
-    assert made.classes_ is known
-    assert made.predict([[0, 1.0], [1.0, 0]]).tolist() == [classes[1], classes[0]]
+    AboundClassifier(url=service.url, model="shared").partial_fit([[1.0, 0]] * 9, ["elsewhere"] * 9)
+    made = AboundClassifier(url=service.url, model="shared").partial_fit(X, y)
+    assert service.learned("shared") == 11
+    assert made.classes_.tolist() == y
+    assert set(made.predict(X)) <= set(y)
+    assert made.fit(X, y).predict(X).tolist() == y
+    assert service.learned("shared") == 10
 
 
 def test_the_key_is_not_shown() -> None:
     made = AboundClassifier(url="http://service", key="abk_secret")
-    for estimator in (
-        made,
-        clone(made),
-        pickle.loads(pickle.dumps(made)),
-        AboundClassifier().set_params(key="abk_secret"),
-    ):
+    copies = [made, clone(made), pickle.loads(pickle.dumps(made)), AboundClassifier().set_params(key="abk_secret")]
+    for estimator in copies:
         assert estimator.get_params()["key"] == estimator.key == "abk_secret"
         for shown in (estimator, make_pipeline(CountVectorizer(), estimator), [estimator]):
             assert "key='***'" in repr(shown)
             assert "secret" not in repr(shown)
         assert "secret" not in estimator._repr_html_()
-    assert AboundClassifier().get_params()["key"] is None
 
 
-def test_an_object_that_only_reads_like_a_known_one_is_another() -> None:
-    made = AboundClassifier().partial_fit([[1.0, 0], [0, 1.0]], np.array(["1", "2"], dtype=object))
-    with pytest.raises(ValueError, match="cannot be ordered among the classes before"):
-        made.partial_fit([[1.0, 0]], ["1"], classes=np.array([1], dtype=object))
-
-
-@pytest.mark.parametrize("update", ["sls", "fsu"])
-def test_over_a_service_it_answers_as_in_process(update: str) -> None:
-    X, y = make_blobs(n_samples=120, n_features=6, centers=5, random_state=0)
-    names = np.array([f"class {i}" for i in range(5)], dtype=object)[y]
-    X[X < -6] = 0
-    with served() as service:
-        here = AboundClassifier(update=update, passes=2).fit(X, names)
-        there = AboundClassifier(update=update, passes=2, url=service.url).fit(sparse.csr_matrix(X), names)
-        np.testing.assert_array_equal(here.predict(X), there.predict(X))
-        np.testing.assert_array_equal(here.decision_function(X), there.decision_function(X))
-        assert here.score(X, names) > 0.9
-        assert service.learned(there.model_) == 240
-        again = there.fit(X[:50], names[:50])
-        assert service.learned(there.model_) == 100
-        assert len(again.classes_) == 5
-
-
-def models(service: Served) -> set[str]:
-    return {model["name"] for model in service.http.get("/models").json()["models"]} - {"default"}
-
-
-def test_folds_at_the_same_time_over_a_service_are_judged_as_in_process() -> None:
+def test_folds_at_the_same_time_over_a_service_are_judged_as_in_process(service: Served) -> None:
     X, y = make_blobs(n_samples=150, n_features=6, centers=5, cluster_std=4.0, random_state=0)
-    with served() as service:
-        here = cross_val_score(AboundClassifier(), X, y, cv=3)
-        with parallel_config("threading"):
-            there = cross_val_score(AboundClassifier(url=service.url), X, y, cv=3, n_jobs=2)
-        np.testing.assert_array_equal(here, there)
-        until = time.monotonic() + 30
-        while models(service) and time.monotonic() < until:  # a thread of the folds may hold one a little longer
-            gc.collect()
-        assert models(service) == set()
+    here = cross_val_score(AboundClassifier(), X, y, cv=3)
+    before = models(service)
+    with parallel_config("threading"):
+        there = cross_val_score(AboundClassifier(url=service.url), X, y, cv=3, n_jobs=2)
+    np.testing.assert_array_equal(here, there)
+    until = time.monotonic() + 30
+    while models(service) - before and time.monotonic() < until:  # a thread of the folds may hold one a little longer
+        gc.collect()
+    assert models(service) <= before
 
 
-def test_a_model_of_its_own_goes_with_the_estimator() -> None:
+def test_a_model_of_its_own_goes_with_the_estimator(service: Served) -> None:
     X, y = [[1.0, 0], [0, 1]], ["a", "b"]
-    with served() as service:
-        one, other = (AboundClassifier(url=service.url).fit(X, y) for _ in range(2))
-        assert models(service) == {one.model_, other.model_}
-        one.fit(X, y)
-        gc.collect()
-        assert models(service) == {one.model_, other.model_}
-        kept = pickle.loads(pickle.dumps(one))
-        del one, other
-        gc.collect()
-        assert models(service) == {kept.model_}
-        assert kept.predict(X).tolist() == y
-        kept.discard()
-        assert models(service) == set()
-        named = AboundClassifier(url=service.url, model="mine").fit(X, y)
-        del named
-        gc.collect()
-        assert models(service) == {"mine"}
-
-
-def test_an_estimator_goes_quietly_when_the_service_is_away() -> None:
-    with served() as service:
-        made = AboundClassifier(url=service.url).fit([[1.0, 0], [0, 1]], ["a", "b"])
-    del made
+    gc.collect()
+    before = models(service)
+    one, other = (AboundClassifier(url=service.url).fit(X, y) for _ in range(2))
+    one.fit(X, y)
+    assert models(service) - before == {one.model_, other.model_}
+    kept = pickle.loads(pickle.dumps(one))
+    named = AboundClassifier(url=service.url, model="mine").fit(X, y)
+    del one, other, named
+    gc.collect()
+    assert models(service) - before == {kept.model_, "mine"}
+    assert kept.predict(X).tolist() == y
+    kept.discard()
+    assert models(service) - before == {"mine"}
+    with served() as away:
+        made = AboundClassifier(url=away.url).fit(X, y)
+    del made  # quietly
     gc.collect()
 
 
-def test_rows_are_ranked_by_all_that_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_ranked_by_all_that_was_learned(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def spy(*given: Any, **more: Any) -> Any:
@@ -177,10 +134,9 @@ def test_rows_are_ranked_by_all_that_was_learned(monkeypatch: pytest.MonkeyPatch
 
     real = Model.classify_many
     monkeypatch.setattr(Model, "classify_many", spy)
-    with served() as service:
-        made = AboundClassifier(url=service.url, model="mine").fit([[1.0, 0], [0, 1]], ["a", "b"])
-        made.predict([[1.0, 0]])
-        assert asked == [service.http.get("/models/mine").json()["offset"]]
+    made = AboundClassifier(url=service.url, model="asked").fit([[1.0, 0], [0, 1]], ["a", "b"])
+    made.predict([[1.0, 0]])
+    assert asked == [service.http.get("/models/asked").json()["offset"]]
 
 
 def test_classes_may_come_later() -> None:
@@ -189,10 +145,11 @@ def test_classes_may_come_later() -> None:
     assert made.classes_.tolist() == ["b", "c", "d"]
     made.partial_fit(X[2:4], ["a", "c"])
     assert made.classes_.tolist() == ["a", "b", "c", "d"]
-    assert made.predict(X[:4]).tolist() == ["b", "d", "a", "c"]
     scores = made.decision_function(X[:4])
     assert scores.shape == (4, 4)
     assert scores.argmax(axis=1).tolist() == [1, 3, 0, 2]
+    typed = AboundClassifier().partial_fit(np.identity(2), [1.0, 2.0], classes=[1, 2, 3])
+    assert (typed.predict(np.identity(2)).tolist(), typed.classes_.dtype.kind) == ([1, 2], "i")
 
 
 @pytest.mark.parametrize(
@@ -247,19 +204,6 @@ def test_classes_that_have_no_equal_of_the_type_before_are_refused(first: Any, t
     assert np.array_equal(made.decision_function(X), before)
 
 
-def test_the_classes_that_are_named_say_of_which_type_all_are() -> None:
-    made = AboundClassifier().partial_fit(np.identity(2), [1.0, 2.0], classes=[1, 2, 3])
-    assert made.predict(np.identity(2)).tolist() == [1, 2]
-    assert made.classes_.dtype.kind == "i"
-
-
-def test_texts_come_through_a_pipeline() -> None:
-    texts = ["wheat prices rise", "crude oil falls", "the bank raises its rate", "wheat and corn", "oil exports"]
-    topics = ["grain", "crude", "interest", "grain", "crude"]
-    made = make_pipeline(CountVectorizer(), AboundClassifier()).fit(texts, topics)
-    assert made.predict(["oil", "corn", "a bank"]).tolist() == ["crude", "grain", "interest"]
-
-
 def test_entries_of_one_place_count_together() -> None:
     dense, labels = np.array([[3.0, 1.0], [1.0, 3.0]]), ["a", "b"]
     split = sparse.csr_matrix((np.array([1.0, 2, 1, 1, 1, 1, 1]), np.array([0, 0, 1, 0, 1, 1, 1]), np.array([0, 3, 7])))
@@ -301,15 +245,14 @@ def test_a_row_without_a_feature_is_passed_over_and_gets_no_score() -> None:
     assert made.decision_function([[0, 0]]).tolist() == [0]
 
 
-def test_rows_may_be_vectors() -> None:
+def test_rows_may_be_vectors(service: Served) -> None:
     X, y = make_blobs(90, n_features=20, centers=3, cluster_std=2.0, random_state=0)
     X -= X.mean(axis=0)
     X[7] = 0
     here = AboundClassifier(vectors=True).fit(X, y)
     assert (here.predict(X) == y).mean() > 0.9
-    with served() as service:
-        over = AboundClassifier(vectors=True, url=service.url).fit(X, y)
-        assert over.decision_function(X).tolist() == here.decision_function(X).tolist()
+    over = AboundClassifier(vectors=True, url=service.url).fit(X, y)
+    assert over.decision_function(X).tolist() == here.decision_function(X).tolist()
     assert pickle.loads(pickle.dumps(here)).predict(X).tolist() == here.predict(X).tolist()
     with pytest.raises(InvalidInstance, match="update"):
         AboundClassifier(vectors=True, update="fsu").fit(X, y)
@@ -327,17 +270,6 @@ def test_texts_are_rows(as_given: Callable[[list[str]], Any]) -> None:
     assert made.decision_function(["", "..."]).shape == (2, 4)
 
 
-def test_texts_over_a_service_are_answered_as_in_process() -> None:
-    config = {"calibrate": True}
-    with served() as service:
-        texts, topics = ["?!", *TEXTS], [TOPICS[1], *TOPICS]
-        here = AboundClassifier(config=config).fit(texts, topics)
-        there = AboundClassifier(config=config, url=service.url).fit(texts, topics)
-        for texts in (TEXTS, ["", "..."]):
-            np.testing.assert_array_equal(here.decision_function(texts), there.decision_function(texts))
-            np.testing.assert_array_equal(here.predict_proba(texts), there.predict_proba(texts))
-
-
 @pytest.mark.parametrize(
     ("X", "message"),
     [
@@ -353,6 +285,8 @@ def test_other_things_than_texts_are_refused(X: Any, message: str) -> None:
         made.predict(X)
     with pytest.raises(ValueError, match=message):
         made.partial_fit(X, TOPICS[: len(X)])
+    with pytest.raises(ValueError, match="X has texts, but the estimator learned rows of numbers"):
+        AboundClassifier().fit(np.identity(2), ["a", "b"]).predict(TEXTS)
 
 
 LISTS = {
@@ -381,17 +315,17 @@ def test_rows_of_strings_are_refused_with_what_to_give_instead(X: Any) -> None:
         made.predict(X)
 
 
+def test_an_object_that_only_reads_like_a_known_one_is_another() -> None:
+    made = AboundClassifier().partial_fit([[1.0, 0], [0, 1.0]], np.array(["1", "2"], dtype=object))
+    with pytest.raises(ValueError, match="cannot be ordered among the classes before"):
+        made.partial_fit([[1.0, 0]], ["1"], classes=np.array([1], dtype=object))
+
+
 def test_a_column_of_labels_is_read_as_one_label_a_row() -> None:
     y = [[one] for one in TOPICS]
     with pytest.warns(DataConversionWarning):
         made = AboundClassifier().fit(TEXTS, y)
     assert made.predict(TEXTS).tolist() == TOPICS
-
-
-def test_texts_are_refused_after_numbers() -> None:
-    made = AboundClassifier().fit(np.identity(2), ["a", "b"])
-    with pytest.raises(ValueError, match="X has texts, but the estimator learned rows of numbers"):
-        made.predict(TEXTS)
 
 
 def test_probabilities_need_calibration() -> None:
@@ -486,17 +420,30 @@ def test_columns_of_a_pandas_frame_may_have_numbers_as_names() -> None:
     assert scores[0][0] > 0 > scores[0][1]
 
 
-def test_frames_of_numbers_are_matrices() -> None:
-    X = pandas.DataFrame({"a": [1.0, 0, 2], "b": [0, 1, 3]})
-    named = AboundClassifier().fit(X, ["x", "y", "x"])
-    plain = AboundClassifier().fit(X.to_numpy(), ["x", "y", "x"])
-    np.testing.assert_array_equal(named.decision_function(X), plain.decision_function(X.to_numpy()))
+BLOBS, NUMBERS = make_blobs(n_samples=120, n_features=6, centers=5, random_state=0)
+BLOBS[BLOBS < -6] = 0
+NAMES = np.array([f"class {i}" for i in range(5)], dtype=object)[NUMBERS]
+FRAME = polars.DataFrame({**COLUMNS, "vector": [[1.0, float(i % 4), 0.5] for i in range(40)]})
 
 
-def test_frames_over_a_service_are_answered_as_in_process() -> None:
-    vectors = [[1.0, float(i % 4), 0.5] for i in range(40)]
-    X = polars.DataFrame({**COLUMNS, "vector": vectors}).rename({"subject": "text"})
-    with served() as service:
-        there = AboundClassifier(url=service.url, passes=1).fit(X, CLASSES)
-        here = AboundClassifier(passes=1).fit(X, CLASSES)
-        np.testing.assert_array_equal(there.decision_function(X), here.decision_function(X))
+@pytest.mark.parametrize(
+    ("params", "X", "y"),
+    [
+        ({"update": "sls", "passes": 2}, BLOBS, NAMES),
+        ({"update": "fsu", "passes": 2}, sparse.csr_matrix(BLOBS), NAMES),
+        ({"config": {"calibrate": True}}, ["?!", *TEXTS], [TOPICS[1], *TOPICS]),
+        ({"passes": 1}, FRAME.rename({"subject": "text"}), CLASSES),
+    ],
+    ids=["sls", "fsu", "texts", "frame"],
+)
+def test_over_a_service_it_answers_as_in_process(service: Served, params: dict[str, Any], X: Any, y: Any) -> None:
+    here = AboundClassifier(**params).fit(X, y)
+    there = AboundClassifier(**params, url=service.url).fit(X, y)
+    np.testing.assert_array_equal(here.predict(X), there.predict(X))
+    np.testing.assert_array_equal(here.decision_function(X), there.decision_function(X))
+    if "config" in params:
+        np.testing.assert_array_equal(here.predict_proba(X), there.predict_proba(X))
+    if params.get("passes") == 2:
+        assert service.learned(there.model_) == 240
+        assert len(there.fit(X[:50], y[:50]).classes_) == 5
+        assert service.learned(there.model_) == 100

@@ -11,100 +11,53 @@ import time
 import httpx
 import pytest
 
-from abound.client import (
-    ATTEMPTS,
-    AsyncClient,
-    Client,
-    ClientError,
-    Interrupted,
-    Refused,
-    Unreachable,
-)
-from tests.client.mock_service import Cut, client, echo, lines, problem
+from abound.client import ATTEMPTS, Client, ClientError, Interrupted, Refused, Unreachable
+from tests.client.mock_service import AWAY, Script, body, client, cut, echo, lines, problem
+
+BUSY = json.dumps(problem(429, retry_after=0))
+LESSON = {"text": "a", "labels": ["x"]}
+RESET = httpx.ReadError("reset")
 
 
 def test_an_interrupted_learn_is_never_sent_twice() -> None:
-    calls = []
-
-    def cut(request: httpx.Request) -> httpx.Response:
-        calls.append(1)
-        return httpx.Response(200, stream=Cut(b'{"n": 0}\n{"n": 1}\n{"n"'))
-
+    script = Script(cut(b'{"n": 0}\n{"n": 1}\n{"n"'))
     with pytest.raises(Interrupted, match="broke off") as raised:
-        list(client(cut).learn_stream("m", lines(5)))
-    assert len(calls) == 1
-    assert [answer["n"] for answer in raised.value.answers] == [0, 1]
-    assert raised.value.sent == 5
+        list(client(script).learn_stream("m", lines(5)))
+    assert len(script.requests) == 1
+    assert ([answer["n"] for answer in raised.value.answers], raised.value.sent) == ([0, 1], 5)
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("away", [Unreachable, Refused])
-def test_what_was_learned_in_part_does_not_end_as_if_nothing_was(keyed: bool, away: type[ClientError]) -> None:
-    busy = json.dumps(problem(429, retry_after=0))
-    calls = []
-
-    def half(request: httpx.Request) -> httpx.Response:
-        calls.append(request.read().count(b"\n"))
-        if len(calls) == 1:
-            return httpx.Response(200, content=f'{{"n": 0}}\n{busy}\n{{"n": 2}}\n{busy}\n')
-        if away is Refused:
-            return httpx.Response(401, json=problem(401))
-        raise httpx.ConnectError("refused", request=request)
-
+@pytest.mark.parametrize(("last", "away", "times"), [(AWAY, Unreachable, ATTEMPTS), (401, Refused, 1)])
+def test_what_was_learned_in_part_does_not_end_as_if_nothing_was(
+    keyed: bool, last: Exception | int, away: type[ClientError], times: int
+) -> None:
+    script = Script(body(f'{{"n": 0}}\n{BUSY}\n{{"n": 2}}\n{BUSY}\n'), last)
     with pytest.raises(Interrupted) as raised:
-        list(client(half).learn_stream("m", lines(4), keyed=keyed))
-    assert [answer["n"] for answer in raised.value.answers] == [0]
-    assert raised.value.sent == 4
+        list(client(script).learn_stream("m", lines(4), keyed=keyed))
+    assert ([answer["n"] for answer in raised.value.answers], raised.value.sent) == ([0], 4)
     assert isinstance(raised.value.__cause__, away)
-    assert calls == ([4, 2] if away is Refused else [4] + [2] * ATTEMPTS)
+    assert script.numbers == [[0, 1, 2, 3]] + [[1, 3]] * times
 
 
-@pytest.mark.parametrize("last", ["away", "refused", "lines refused"])
-def test_an_interrupted_learn_that_is_sent_again_in_vain_may_have_been_taken(last: str) -> None:
-    calls = []
-
-    def cut(request: httpx.Request) -> httpx.Response:
-        calls.append(1)
-        if len(calls) == 1:
-            return httpx.Response(200, stream=Cut(b""))
-        if last == "away":
-            raise httpx.ConnectError("refused", request=request)
-        busy = problem(503, retry_after=0)
-        if last == "refused":
-            return httpx.Response(503, json=busy)
-        return httpx.Response(200, content=f"{json.dumps(busy)}\n" * 3)
-
+@pytest.mark.parametrize("last", [AWAY, 503, body(f"{BUSY}\n" * 3)], ids=["away", "refused", "lines refused"])
+def test_an_interrupted_learn_that_is_sent_again_in_vain_may_have_been_taken(last: int) -> None:
     with pytest.raises(Interrupted) as raised:
-        list(client(cut).learn_stream("m", lines(3), keyed=True))
+        list(client(Script(cut(), last)).learn_stream("m", lines(3), keyed=True))
     assert (raised.value.answers, raised.value.sent) == ([], 3)
 
 
-@pytest.mark.parametrize("status", [None, 502, 504])
-def test_a_single_learn_that_was_interrupted_and_never_arrived_again_may_have_been_taken(status: int | None) -> None:
-    calls = []
-
-    def cut(request: httpx.Request) -> httpx.Response:
-        calls.append(1)
-        if len(calls) > 1:
-            raise httpx.ConnectError("refused", request=request)
-        if status is None:
-            raise httpx.ReadError("reset", request=request)
-        return httpx.Response(status, json=problem(status))
-
+@pytest.mark.parametrize("first", [RESET, 502, 504], ids=["reset", "502", "504"])
+def test_a_single_learn_that_was_interrupted_and_never_arrived_again_may_have_been_taken(first: int) -> None:
+    script = Script(first, AWAY)
     with pytest.raises(Interrupted):
-        client(cut).learn("m", {"text": "a", "labels": ["b"]})
-    assert len(calls) > 1
+        client(script).learn("m", LESSON)
+    assert len(script.requests) > 1
 
 
 @pytest.mark.parametrize("stream", ["classify", "keyed"])
 def test_an_interrupted_request_that_may_be_repeated_is(stream: str) -> None:
-    calls = []
-
-    def once_cut(request: httpx.Request) -> httpx.Response:
-        calls.append(1)
-        return httpx.Response(200, stream=Cut(b'{"n": 0}\n')) if len(calls) == 1 else echo(request)
-
-    made = client(once_cut)
+    made = client(Script(cut(b'{"n": 0}\n'), echo))
     answers = (
         made.classify_stream("m", lines(3)) if stream == "classify" else made.learn_stream("m", lines(3), keyed=True)
     )
@@ -112,63 +65,37 @@ def test_an_interrupted_request_that_may_be_repeated_is(stream: str) -> None:
 
 
 def test_lines_that_were_refused_for_now_before_the_answer_broke_off_are_sent_again() -> None:
-    busy = json.dumps(problem(429, retry_after=0))
-    bodies = []
-
-    def once_cut(request: httpx.Request) -> httpx.Response:
-        bodies.append([json.loads(line)["n"] for line in request.read().splitlines()])
-        if len(bodies) == 1:
-            return httpx.Response(200, stream=Cut(f'{{"n": 0}}\n{busy}\n{{"n": 2}}\n'.encode()))
-        return echo(request)
-
-    answers = client(once_cut).learn_stream("m", lines(5), keyed=True)
+    script = Script(cut(f'{{"n": 0}}\n{BUSY}\n{{"n": 2}}\n'.encode()), echo)
+    answers = client(script).learn_stream("m", lines(5), keyed=True)
     assert [answer.get("n") for answer in answers] == [0, 1, 2, 3, 4]
-    assert bodies == [[0, 1, 2, 3, 4], [1, 3, 4]]
+    assert script.numbers == [[0, 1, 2, 3, 4], [1, 3, 4]]
 
 
-async def test_an_answer_with_all_lines_is_complete_although_its_end_was_lost() -> None:
-    def cut(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, stream=Cut(request.read()))
-
-    assert [answer["n"] for answer in client(cut).learn_stream("m", lines(3))] == [0, 1, 2]
-    async with AsyncClient("http://test", transport=httpx.MockTransport(cut)) as made:
-        assert [answer["n"] async for answer in made.learn_stream("m", lines(3))] == [0, 1, 2]
+def test_an_answer_with_all_lines_is_complete_although_its_end_was_lost() -> None:
+    made = client(lambda request: cut(request.content)(request))
+    assert [answer["n"] for answer in made.learn_stream("m", lines(3))] == [0, 1, 2]
 
 
 def test_an_answer_that_lacks_lines_is_interrupted() -> None:
     with pytest.raises(Interrupted):
-        list(client(lambda request: httpx.Response(200, content=b'{"n": 0}\n')).learn_stream("m", lines(2)))
+        list(client(body(b'{"n": 0}\n')).learn_stream("m", lines(2)))
 
 
 def test_a_single_learn_gets_a_key_and_is_sent_again_with_the_same_one() -> None:
-    keys = []
-
-    def lost(request: httpx.Request) -> httpx.Response:
-        keys.append(request.headers["Idempotency-Key"])
-        if len(keys) < 3:
-            raise httpx.ReadError("reset")
-        return httpx.Response(200, json={"rank": 1})
-
-    made = client(lost)
-    assert made.learn("m", {"text": "a", "labels": ["x"]}) == {"rank": 1}
-    assert len(set(keys)) == 1
-    assert made.learn("m", {"text": "a", "labels": ["x"]}) == {"rank": 1}
-    assert len(set(keys)) == 2
+    script = Script(RESET, RESET, 200)
+    made = client(script)
+    for _ in range(2):
+        made.learn("m", LESSON)
+    keys = [request.headers["Idempotency-Key"] for request in script.requests]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
 
 
-@pytest.mark.parametrize("error", [httpx.ReadError("reset"), 502, 504])
-def test_a_learn_that_waits_for_the_log_only_is_never_sent_twice(error: httpx.ReadError | int) -> None:
-    calls = []
-
-    def lost(request: httpx.Request) -> httpx.Response:
-        calls.append("Idempotency-Key" in request.headers)
-        if isinstance(error, int):
-            return httpx.Response(error, json=problem(error))
-        raise error
-
+@pytest.mark.parametrize("error", [RESET, 502, 504], ids=["reset", "502", "504"])
+def test_a_learn_that_waits_for_the_log_only_is_never_sent_twice(error: int) -> None:
+    script = Script(error)
     with pytest.raises((Interrupted, Refused)):
-        client(lost).learn("m", {"text": "a", "labels": ["x"], "wait": "log"})
-    assert calls == [False]
+        client(script).learn("m", LESSON | {"wait": "log"})
+    assert ["Idempotency-Key" in request.headers for request in script.requests] == [False]
 
 
 def test_an_interrupted_call_ends_its_request_and_the_client_goes_on() -> None:

@@ -143,46 +143,15 @@ def modules_in_the_text() -> list[str]:
     return sorted({name for page in PAGES for name in named.findall(page.read_text())})
 
 
-def is_program(name: str) -> bool:
-    """Whether ``python -m`` finds something to run under a name: a module, or a package with ``__main__``."""
-    place = ROOT.joinpath(*name.split("."))
-    return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
-
-
-@pytest.mark.parametrize("name", modules_in_the_text())
-def test_a_module_that_is_to_be_run_exists(name: str) -> None:
-    assert is_program(name)
-
-
-def test_what_is_a_program() -> None:
-    assert is_program("benchmarks.faults")
-    assert is_program("tests.documents.fill")
-    assert not is_program("benchmarks.nothing")
-    assert not is_program("benchmarks")
-    assert len(modules_in_the_text()) >= 8
-
-
 @pytest.mark.parametrize(
     ("said", "printed", "good"),
     [
         ('{"offset":"1763600000000-0.3"}', '{"offset":"1763600000001-7.0"}\n', True),
         ('{"labels":[{"label":"a",\n"score":0.5}]}', '{"labels":[{"label":"a","score":0.5}]}', True),
-        ('{"labels":[{"label":"a","score":0.5}]}', '{"labels":[{"label":"a","score":0.6}]}', False),
         ('{"score":0.08164966106414795}', '{"score":0.97164966106414795}', False),
-        ('{"version":"0a1b2c3d4e5f"}', '{"version":"f5e4d3c2b1a0"}', True),
         ('{"name":"shop",…"classes":3}', '{"name":"shop","memory":17,"classes":3}', True),
         ('{"name":"shop",…"classes":3}', '{"name":"shop","memory":17,"classes":4}', False),
-        ("", "something", False),
     ],
 )
 def test_what_agrees(said: str, printed: str, good: bool) -> None:
     assert agrees(said, printed) is good
-
-
-def test_the_pages_that_people_are_sent_to_are_read() -> None:
-    assert {page.relative_to(ROOT).as_posix() for page in PAGES} >= {
-        "README.md",
-        "docs/api.md",
-        "docs/methods.md",
-        "docs/operating.md",
-    }

@@ -215,17 +215,3 @@ def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
             yield from numbers(one, name)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield name, float(value)
-
-
-def test_what_is_printed_is_read() -> None:
-    assert values_of('{"a": 1}\n{"b": [2, {"c": NaN}], "d": true}\n')[0] == {"a": 1}
-    assert [key for key, _ in numbers(values_of('{"a": 1,\n"b": [2, {"c": 3.5}], "d": true, "e": "4"}'))] == [
-        "a",
-        "b",
-        "c",
-    ]
-
-
-def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    with pytest.raises(subprocess.TimeoutExpired):
-        ran("http.server", ["0"], tmp_path, tmp_path, 0.5)

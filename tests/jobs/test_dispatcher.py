@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 from pydantic import SecretStr
 
 from abound.artifacts.artifact_store import ArtifactStore
@@ -22,7 +20,7 @@ from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.versions import versions as versions
 from abound.versions.card import CARD
-from abound_core.errors import ArtifactsUnavailable, Conflict, StoreUnavailable, UnknownJob
+from abound_core.errors import Conflict, StoreUnavailable, UnknownJob
 from tests.support.valkey import Server
 
 
@@ -171,24 +169,6 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
     assert (given_up.state, given_up.error) == ("cancelled", "not wanted")
 
 
-async def test_a_job_that_says_that_it_is_at_work_is_left_alone(settings: Settings, store: Store) -> None:
-    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=6.0))
-    job = await running(jobs)
-    async with keeping(settings, jobs):
-        for _ in range(14):
-            assert await jobs.heartbeat(job)
-            await asyncio.sleep(0.5)
-    assert (await jobs.get(job.id)).holder == "dead:1"
-
-
-async def test_a_silent_job_that_was_to_stop_is_cancelled(settings: Settings, store: Store) -> None:
-    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
-    job = await running(jobs)
-    await jobs.cancel(job.id, "not wanted")
-    async with keeping(settings, jobs):
-        assert (await reached(jobs, job, "cancelled")).error == "not wanted"
-
-
 async def test_silence_is_not_counted_while_the_store_is_away(settings: Settings, own_server: Server) -> None:
     store = Store(own_server.url)
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=2.0))
@@ -243,29 +223,15 @@ async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store:
     assert [job.id for job in await jobs.all()] == [new.id]
 
 
-async def test_an_artifact_store_that_hangs_costs_a_bounded_number_of_threads(
-    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+async def test_a_silent_job_that_was_to_stop_is_cancelled_and_one_at_work_left_alone(
+    settings: Settings, store: Store
 ) -> None:
-    answers = threading.Event()
-    monkeypatch.setattr(LocalFileSystem, "exists", lambda *_: answers.wait())
-    monkeypatch.setattr(dispatcher, "PATIENCE_SECONDS", 0.05)
-    keeper = JobDispatcher(settings, store, JobRepository(store, JobParams()), Stable(settings))  # type: ignore[arg-type]
-    before = threading.active_count()
-    try:
-        for _ in range(10):
-            with pytest.raises(ArtifactsUnavailable):
-                await keeper._artifact_store()
-        assert threading.active_count() - before < 5
-    finally:
-        answers.set()
-    async with asyncio.timeout(60):
-        while (joined := await _joined(keeper)) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    assert joined.id
-
-
-async def _joined(keeper: JobDispatcher) -> ArtifactStore | None:
-    try:
-        return await keeper._artifact_store()
-    except ArtifactsUnavailable:
-        return None
+    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=2.0))
+    working, silent = await running(jobs), await running(jobs)
+    await jobs.cancel(silent.id, "not wanted")
+    async with keeping(settings, jobs):
+        while not (await jobs.get(silent.id)).has_ended:
+            assert await jobs.heartbeat(working)
+            await asyncio.sleep(0.1)
+    assert (await jobs.get(silent.id)).error == "not wanted"
+    assert (await jobs.get(working.id)).holder == "dead:1"

@@ -44,13 +44,6 @@ def done(client: Client, method: str, model: str, **params: Any) -> dict[str, An
     return ended
 
 
-def test_they_are_listed_with_what_they_take(client: Client) -> None:
-    methods = {method["name"]: method["params"] for method in client.methods()["methods"]}
-    assert {"forget", "refit", "restore", "undo"} <= methods.keys()
-    assert methods["forget"]["required"] == ["reason"]
-    assert methods["restore"]["required"] == ["to", "reason"]
-
-
 def test_a_refit_replaces_the_model_while_learning_goes_on(client: Client) -> None:
     client.configure("refitted", {})
     teach(client, "refitted", 300)
@@ -85,67 +78,6 @@ def test_what_is_forgotten_is_not_answered_any_more(client: Client) -> None:
     assert client.stats("forgetful")["learned"] == 50
 
 
-def test_a_model_goes_back_to_where_it_was(client: Client) -> None:
-    client.configure("restored", {})
-    offset = teach(client, "restored", 50)
-    digest = client.describe("restored")["digest"]
-    teach(client, "restored", 50, label="late")
-    job = done(client, "restore", "restored", to=offset, reason="a mistake")
-    assert job["outcome"]["to"] == offset
-    assert best(client, "restored", "f1") == ["c1"]
-    assert client.stats("restored")["learned"] == 50
-    assert digest  # digests name the offset too, so that only the state before it can be compared
-
-
-def test_a_replacement_is_undone_and_what_came_since_is_kept(client: Client) -> None:
-    client.configure("undone", {})
-    offset = teach(client, "undone", 50)
-    teach(client, "undone", 50, label="late")
-    done(client, "restore", "undone", to=offset, reason="a mistake")
-    teach(client, "undone", 10)
-    job = done(client, "undo", "undone")
-    assert (job["reason"], job["outcome"]["learned"]) == ("undo", 100)
-    assert client.stats("undone")["learned"] == 110
-    assert sorted(best(client, "undone", "f1")) == ["c1", "late1"]
-
-
-def test_nothing_is_undone_of_a_model_that_was_not_replaced(client: Client) -> None:
-    client.configure("untouched", {})
-    teach(client, "untouched", 5)
-    job = client.submit({"method": "undo", "model": "untouched", "params": {}})
-    ended = list(client.follow(job["id"]))[-1]
-    assert ended["state"] == "failed"
-    assert "nothing to undo" in ended["error"]
-
-
-def test_an_offset_that_is_none_is_refused_at_the_door(client: Client) -> None:
-    with pytest.raises(Refused, match=r"^params.to: not an offset: 'yesterday' \(422\)$"):
-        client.submit({"method": "restore", "params": {"to": "yesterday", "reason": "x"}})
-
-
-def test_the_parameter_that_is_wrong_is_named(client: Client) -> None:
-    for params in ({"search": {"margin": [0.1] * 101}}, {"passes": 0}, {"passes": "many"}, {"held_out": 0.9}):
-        with pytest.raises(Refused) as refused:
-            client.submit({"method": "refit", "params": params})
-        assert refused.value.problem["field"] == f"params.{next(iter(params))}"
-
-
-def test_settings_are_checked_for_the_model_that_is_refitted(client: Client) -> None:
-    client.configure("corrects", {"update": "sls"})
-    teach(client, "corrects", 50)
-    job = done(client, "refit", "corrects", passes=1, search={"rerank": [None, False]})
-    assert job["outcome"]["setting"].keys() == {"rerank"}
-    refused = [
-        ("corrects", {"settings": {"memory": 50}}, "params"),
-        ("refitted", {"settings": {"rerank": True}}, "params"),
-        ("refitted", {"search": {"margin": [0.0, 0.1]}, "held_out": 0}, "params.held_out"),
-    ]
-    for model, params, field in refused:
-        with pytest.raises(Refused) as refusal:
-            client.submit({"method": "refit", "model": model, "params": params})
-        assert refusal.value.problem["field"] == field
-
-
 def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> None:
     client.configure("kept", {})
     teach(client, "kept", 500)
@@ -160,3 +92,46 @@ def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> Non
     assert client.describe("kept")["digest"] == before["digest"]
     metrics = httpx.get(f"{client.url}/metrics", timeout=60).text
     assert 'abound_jobs{state="running"}' in metrics
+
+
+def test_a_model_goes_back_to_where_it_was_and_what_came_since_is_kept_by_an_undo(client: Client) -> None:
+    client.configure("restored", {})
+    offset = teach(client, "restored", 50)
+    teach(client, "restored", 50, label="late")
+    job = done(client, "restore", "restored", to=offset, reason="a mistake")
+    assert job["outcome"]["to"] == offset
+    assert best(client, "restored", "f1") == ["c1"]
+    assert client.stats("restored")["learned"] == 50
+    teach(client, "restored", 10)
+    job = done(client, "undo", "restored")
+    assert (job["reason"], job["outcome"]["learned"]) == ("undo", 100)
+    assert client.stats("restored")["learned"] == 110
+    assert sorted(best(client, "restored", "f1")) == ["c1", "late1"]
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "params", "field"),
+    [
+        ("restore", "default", {"to": "yesterday", "reason": "x"}, "params.to"),
+        ("refit", "default", {"search": {"margin": [0.1] * 101}}, "params.search"),
+        ("refit", "default", {"passes": 0}, "params.passes"),
+        ("refit", "default", {"held_out": 0.9}, "params.held_out"),
+        ("refit", "default", {"search": {"margin": [0.0, 0.1]}, "held_out": 0}, "params.held_out"),
+        ("refit", "default", {"settings": {"rerank": True}}, "params"),
+        ("refit", "corrects", {"settings": {"memory": 50}}, "params"),
+    ],
+)
+def test_the_parameter_that_is_wrong_for_the_model_is_named(
+    client: Client, method: str, model: str, params: dict[str, Any], field: str
+) -> None:
+    client.configure("corrects", {"update": "sls"})
+    with pytest.raises(Refused) as refused:
+        client.submit({"method": method, "model": model, "params": params})
+    assert refused.value.problem["field"] == field
+
+
+def test_a_refit_searches_settings_of_the_model(client: Client) -> None:
+    client.configure("corrects", {"update": "sls"})
+    teach(client, "corrects", 50)
+    job = done(client, "refit", "corrects", passes=1, search={"rerank": [None, False]})
+    assert job["outcome"]["setting"].keys() == {"rerank"}

@@ -147,14 +147,6 @@ async def test_a_worker_is_woken_when_a_job_is_queued(jobs: JobRepository, monke
         await waiting
 
 
-async def test_an_attempt_that_is_given_back_does_not_count(jobs: JobRepository) -> None:
-    job = await claimed(jobs)
-    await jobs.requeue(job, "the worker stopped", counts=False)
-    again = await jobs.claim("replace", "a:2")
-    assert again is not None
-    assert again.attempt == 1
-
-
 async def test_of_two_that_race_one_wins(jobs: JobRepository) -> None:
     job = await jobs.submit(asked())
     held = await asyncio.gather(*(jobs.claim("replace", f"a:{i}") for i in range(10)))
@@ -188,14 +180,6 @@ async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: JobRepository
     assert (await jobs.get(job.id)).error == "too slow"
     again = await jobs.cancel(job.id, "once more")
     assert (again.state, again.error) == ("cancelled", "too slow")
-
-
-async def test_past_the_point_of_no_return_nothing_is_cancelled(jobs: JobRepository) -> None:
-    job = await claimed(jobs)
-    assert await jobs.commit(job)
-    with pytest.raises(Conflict, match="can no longer be cancelled"):
-        await jobs.cancel(job.id, "late")
-    assert not (await jobs.get(job.id)).cancelling
 
 
 async def test_a_commit_and_a_cancel_never_both_happen(jobs: JobRepository) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from abound.jobs import fork_server
-from abound.jobs.record import JOBS, job_key
+from abound.jobs.record import job_key
 from abound.processes.status_pipe import EXIT_REFUSED
 from benchmarks.serving import tree
 from tests.support.job_program import BREAKING
@@ -239,16 +239,6 @@ def test_jobs_are_done_in_the_order_in_which_they_came_and_a_fit_holds_up_no_reb
     assert place.job(fit)["state"] == "running"
     place.http.delete(f"/jobs/{fit}").raise_for_status()
     assert place.ended(fit)["state"] == "cancelled"
-
-
-def test_a_job_is_done_although_nobody_is_woken_for_it(place: Office) -> None:
-    first = place.submit("steps", steps=10_000, seconds=0.02)
-    place.at_work(first)
-    second = place.submit("steps", steps=1)
-    with place.service.server.client() as client:
-        assert client.delete(f"{JOBS}:wake:replace") == 1
-    place.http.delete(f"/jobs/{first}").raise_for_status()
-    assert place.ended(second)["attempt"] == 1
 
 
 def test_a_record_names_nothing_that_is_run(place: Office, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import httpx
@@ -37,6 +35,9 @@ VIEWS = {
     "models": "Models",
     "keys": "Keys and audit",
 }
+
+WIDE = {"color_scheme": "light", "viewport": {"width": 1280, "height": 844}}
+NARROW = {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}}
 
 PATIENCE_MS = 60_000  # the machine may be busy, and requests wait for kernels
 playwright.expect.set_options(timeout=PATIENCE_MS)
@@ -173,30 +174,6 @@ def open_page(browser: Any, serving: Serving, create_model: Create) -> Iterator[
             page.unroute_all(behavior="ignoreErrors")  # a handler may still wait for an answer
         context.close()
     assert wrong == []
-
-
-class CutHandler(BaseHTTPRequestHandler):
-    """Close the connection after the first byte of a body."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-length", "100")
-        self.end_headers()
-        self.wfile.write(b"{")
-
-    def log_message(self, *given: Any) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture
-def cut_url() -> Iterator[str]:
-    """The address of a server whose answers end too early."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), CutHandler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

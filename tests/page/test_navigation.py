@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
-import pytest
 from playwright.sync_api import expect
 
 from abound.processes.startup_page import StartupStatus, response_to
@@ -37,56 +36,6 @@ def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, create
         expect(budgets.get_by_role("meter", name=name, exact=True)).to_have_attribute("aria-valuemax", str(bound))
 
 
-def test_a_model_that_is_not_there_is_said_to_be_missing_and_no_other_one_is_taught(
-    open_page: Open, serving: Serving
-) -> None:
-    page = open_page("try")
-    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
-    for reload in (False, True):
-        page.evaluate("location.hash = '#try/shop-deleted'")
-        if reload:
-            page.reload()
-        expect(page.get_by_role("alert")).to_contain_text("There is no model “shop-deleted”.")
-        expect(page.get_by_role("button", name="Learn", exact=True)).to_have_count(0)
-    page.get_by_role("link", name="Overview").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-    expect(page.get_by_role("alert")).to_contain_text("There is no model “shop-deleted”.")
-    page.get_by_label("Model", exact=True).select_option("default")
-    expect(page.locator(".tile").first).to_be_visible()
-    assert page.url.endswith("#overview/default")
-
-
-def test_a_view_that_is_left_takes_no_input_and_links_name_the_next_model(open_page: Open, serving: Serving) -> None:
-    page = open_page("try")
-    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
-    held: list[Any] = []
-    page.route(f"{serving.url}/models", lambda route: held.append(route))
-    page.get_by_role("textbox", name="Text").focus()
-    page.get_by_role("link", name="Labels").click()
-    while not held:
-        page.wait_for_timeout(20)
-    page.evaluate("document.querySelector('textarea').focus()")
-    page.keyboard.type("wheat")
-    expect(page.locator("textarea").first).to_have_value("")
-    page.evaluate("location.hash = 'labels/other'")
-    expect(page.get_by_role("link", name="Overview")).to_have_attribute("href", "#overview/other")
-    page.evaluate("location.hash = 'labels/default'")
-    while len(held) < 3:
-        page.wait_for_timeout(20)
-    held[-1].continue_()
-    page.locator(".label").first.click()
-    expect(page.get_by_role("region", name="What points to it")).to_contain_text("was learned")
-
-
-def test_a_model_that_appears_later_is_shown_then(open_page: Open, create_model: Create) -> None:
-    page = open_page("try", "later")
-    expect(page.get_by_role("alert")).to_contain_text("There is no model “later”.")
-    create_model("later")
-    expect(page.get_by_role("button", name="Learn", exact=True)).to_be_visible()
-    expect(page.get_by_role("alert")).to_have_count(0)
-    expect(page.get_by_label("Model", exact=True)).to_have_value("later")
-
-
 def test_while_the_service_starts_the_page_says_so_and_comes_by_itself(open_page: Open, serving: Serving) -> None:
     page = open_page("labels", expected=("status of 503",))
     expect(page.locator(".label").first).to_be_visible()
@@ -106,42 +55,50 @@ def test_while_the_service_starts_the_page_says_so_and_comes_by_itself(open_page
 def test_a_page_that_nobody_could_answer_goes_on_by_itself(open_page: Open, serving: Serving) -> None:
     page = open_page("labels", expected=("status of 503", "ERR_FAILED"))
     expect(page.locator(".label").first).to_be_visible()
-    refused = {
-        "title": "This replica cannot answer now",
-        "status": 503,
-        "detail": "not ready: loading",
-        "retry_after": 1,
-    }
-    asked: list[Any] = []
-
-    def refuse(route: Any) -> None:
-        asked.append(route)
-        if len(asked) % 2:
-            route.fulfill(status=503, json=refused)
-        else:
-            route.abort()
-
-    page.route(f"{serving.url}/models", refuse)
+    refused = {"title": "No answer", "status": 503, "detail": "not ready: loading", "retry_after": 1}
+    answers = itertools.cycle(
+        [
+            lambda route: route.fulfill(status=503, json=refused),
+            lambda route: route.abort(),
+        ]
+    )
+    page.route(f"{serving.url}/models", lambda route: next(answers)(route))
     page.reload()
-    expect(page.get_by_role("alert")).to_contain_text("not ready: loading")
-    expect(page.get_by_role("alert")).to_contain_text("The service cannot be reached.")
+    alert = page.get_by_role("alert")
+    for said in ("not ready: loading", "The service cannot be reached."):
+        expect(alert).to_contain_text(said)
     page.unroute(f"{serving.url}/models")
     expect(page.locator(".label").first).to_be_visible()
-    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(alert).to_have_count(0)
 
 
-@pytest.mark.parametrize("answer", ["of a proxy", "cut"])
-def test_an_unreadable_answer_is_said_until_a_better_one_comes(open_page: Open, cut_url: str, answer: str) -> None:
-    page = open_page("overview", expected=("ERR_CONTENT_LENGTH_MISMATCH",))
+def test_a_model_that_is_not_there_is_said_to_be_missing_until_it_is_and_no_other_one_is_taught(
+    open_page: Open, create_model: Create
+) -> None:
+    page = open_page("try")
+    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
+    missing, learn = page.get_by_role("alert"), page.get_by_role("button", name="Learn", exact=True)
+    for reload in (False, True):
+        page.evaluate("location.hash = '#try/later'")
+        if reload:
+            page.reload()
+        expect(missing).to_contain_text("There is no model “later”.")
+        expect(learn).to_have_count(0)
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    expect(missing).to_contain_text("There is no model “later”.")
+    page.get_by_role("link", name="Try it").click()
+    create_model("later")
+    expect(learn).to_be_visible()
+    expect(missing).to_have_count(0)
+    expect(page.get_by_label("Model", exact=True)).to_have_value("later")
+    page.get_by_label("Model", exact=True).select_option("default")
+    assert page.url.endswith("#try/default")
 
-    def spoil(route: Any) -> None:
-        if answer == "cut":
-            route.continue_(url=cut_url)
-        else:
-            route.fulfill(status=200, content_type="text/html", body="<p>log in")
 
-    page.route("**/models/default/stats", spoil)
-    said = {"of a proxy": "none of the service's", "cut": "The service cannot be reached."}[answer]
-    expect(page.get_by_role("alert")).to_contain_text(said)
+def test_an_answer_of_a_proxy_is_said_until_a_better_one_comes(open_page: Open) -> None:
+    page = open_page("overview")
+    page.route("**/models/default/stats", lambda route: route.fulfill(content_type="text/html", body="<p>log in"))
+    expect(page.get_by_role("alert")).to_contain_text("none of the service's")
     page.unroute("**/models/default/stats")
     expect(page.get_by_role("alert")).to_have_count(0)

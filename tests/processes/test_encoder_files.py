@@ -112,11 +112,6 @@ def test_a_name_is_no_path(name: object) -> None:
         ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": name}})
 
 
-def test_only_sls_has_vectors() -> None:
-    with pytest.raises(InvalidInstance, match="needs update: sls"):
-        ModelConfig.from_dict({"analyzer": {"embed": "small"}})
-
-
 def test_a_model_encodes_texts_that_come_without_a_vector(encoders: Path) -> None:
     make(encoders / "small")
     vectorizer = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "small"}}), Limits())
@@ -127,14 +122,6 @@ def test_a_model_encodes_texts_that_come_without_a_vector(encoders: Path) -> Non
     assert vectorizer.vectorize(None, "wheat price", other) == plain.vectorize(None, "wheat price", other)
     assert not has_dense(vectorizer.vectorize(None, "unknown"))
     assert not has_dense(vectorizer.vectorize(b'{"wheat": 1}', None))
-
-
-def test_own_vectors_must_have_the_dimension_of_the_encoder(encoders: Path) -> None:
-    make(encoders / "small")
-    model = LiveModel(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "small"}}), (1, 2))
-    model.check_dimension(3)
-    with pytest.raises(InvalidInstance, match="vector has 4 numbers; those of this model have 3"):
-        model.check_dimension(4)
 
 
 def test_a_machine_without_the_encoder_learns_what_others_encoded() -> None:
@@ -150,19 +137,6 @@ def test_wordllama_is_the_same_in_every_order_of_its_sums(text: str) -> None:
     ids = encoder._tokenizer.encode(text, add_special_tokens=False).ids
     total = [sum(int(n) for n in column) for column in encoder._table[ids[::-1]].T] if ids else [0]
     assert encoder.encode(text) == (quantize(np.array(total)) if any(total) else None)
-
-
-def test_wordllama_puts_words_of_one_meaning_together() -> None:
-    encoder = text_encoder.load("wordllama")
-
-    def unit(text: str) -> np.ndarray:
-        vector = np.frombuffer(encoder.encode(text) or b"", np.int8).astype(float)
-        return vector / np.linalg.norm(vector)
-
-    assert len(unit("wheat")) == encoder.dimension == 256
-    assert unit("my card was stolen") @ unit("someone took my wallet") > unit("my card was stolen") @ unit(
-        "book a flight"
-    )
 
 
 def test_nothing_but_the_files_of_wordllama_is_loaded() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from abound.processes import kernel_cache, kernel_compiler
 from abound_core.config import ModelConfig
-from abound_core.errors import CannotStart, NotReady
+from abound_core.errors import CannotStart
 from abound_core.instances.record import pack_labels
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel, groups_of
@@ -146,21 +146,6 @@ def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(
         assert "first start" in problem(answer, 503, "not-ready")["detail"]
         assert int(answer.headers["retry-after"]) > 0
     assert not service.http.get("/models/default").json()["config"]["calibrate"]
-
-
-async def test_what_is_compiled_is_loaded_when_a_model_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(kernel_compiler, "_coming", {})
-    monkeypatch.setattr(kernel_compiler, "warmup", lambda *groups: asked.extend(groups))
-    await kernel_compiler.wait_until_loaded(ModelConfig(), 0.0)
-    assert not asked
-    for _ in range(2):
-        await kernel_compiler.wait_until_loaded(ModelConfig(update="sls"), 10.0)
-        assert asked == ["sls", "reranked"]
-    monkeypatch.setattr(kernel_compiler, "_coming", {"sls": Future(), "reranked": Future()})
-    await kernel_compiler.wait_until_loaded(ModelConfig(), 0.0)
-    with pytest.raises(NotReady):
-        await kernel_compiler.wait_until_loaded(ModelConfig(update="sls"), 0.0)
 
 
 @pytest.mark.long

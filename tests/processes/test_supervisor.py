@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
-import itertools
 import json
 import os
 import signal
@@ -28,32 +26,7 @@ from abound_core.errors import CannotStart, NotReady
 PROGRAM = "tests.support.child_program"
 
 
-# what it says
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_a_line_is_written_in_one_piece(as_json, monkeypatch):
-    """Else what a replica writes to the same place at that moment stands in the middle of it."""
-    pieces = []
-
-    class Stderr:
-        write = staticmethod(pieces.append)
-
-        def flush(self):
-            """Nothing is held back."""
-
-    monkeypatch.setattr("sys.stderr", Stderr())
-    ConsoleLog(as_json).write("ready")
-    assert len(pieces) == 1
-    assert pieces[0].endswith("\n")
-
-
 # the port
-
-
-def test_port_0_takes_a_free_one_and_tells_which():
-    with listen("127.0.0.1", 0) as listening:
-        assert url_of(listening) == f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 def test_a_port_in_use_is_refused_in_words():
@@ -130,12 +103,6 @@ async def test_a_request_with_a_body_gets_its_answer_whole(door, size):
     answer = await client.post("/learn", content=b"x" * size)
     assert answer.status_code == 503
     assert answer.json()["status"] == 503
-
-
-async def test_head_has_no_body(door):
-    _, client = door
-    answer = await client.head("/livez")
-    assert (answer.status_code, answer.content) == (200, b"")
 
 
 async def test_nonsense_is_hung_up_on_and_others_are_answered(door):
@@ -267,20 +234,6 @@ async def test_a_child_that_is_not_essential_is_tried_for_ever(tmp_path):
         await kept.until_said(MAX_CRASHES + 1)
         assert not kept.task.done()
     assert len(marks.read_text().splitlines()) > MAX_CRASHES
-
-
-async def test_a_child_that_cannot_be_started_for_lack_of_files_is_tried_again(monkeypatch):
-    pipe, calls = os.pipe, itertools.count()
-
-    def first_fails():
-        if next(calls) == 0:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return pipe()
-
-    monkeypatch.setattr(os, "pipe", first_fails)
-    async with Kept("ready", "sleep=60") as kept:
-        await kept.until(lambda child: child.ready)
-    assert kept.said == ["child: cannot be started: Too many open files; starting it again in 0.01 s"]
 
 
 def test_the_limit_of_open_files_is_raised_to_what_is_allowed():

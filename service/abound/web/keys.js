@@ -58,14 +58,19 @@ export function show(root, { signal, problem, refused }) {
     const models = h("input", { type: "text", autocomplete: "off" });
     const days = h("input", { type: "number", min: "1", max: "36500", step: "1" });
     const rate = h("input", { type: "text", autocomplete: "off", placeholder: "1000/second" });
-    const submit = (event) => {
+    const submit = async (event) => {
       event.preventDefault();
+      if (isMaking) return;
       const body = { scopes: scopes.filter(([, box]) => box.checked).map(([name]) => name), description: description.value };
       const named = models.value.split(",").map((one) => one.trim()).filter(Boolean);
       if (named.length) body.models = named;
       if (days.value) body.seconds = Number(days.value) * DAY;
       if (rate.value) body.rate = rate.value;
-      make(() => post("keys", body, { signal }));
+      isMaking = true;
+      const pressed = performance.now();
+      await make(() => post("keys", body, { signal }));
+      await pastDoubleClick(pressed);
+      isMaking = false;
     };
     return card("Create a key", h(
       "form",
@@ -81,9 +86,6 @@ export function show(root, { signal, problem, refused }) {
 
   /** Show a new secret; the service returns it only once. */
   async function make(work) {
-    if (isMaking) return;
-    isMaking = true;
-    const pressed = performance.now();
     try {
       const made = await work();
       const secret = h("input", { type: "text", readonly: true, class: "mono", value: made.key });
@@ -98,9 +100,6 @@ export function show(root, { signal, problem, refused }) {
       await list();
     } catch (error) {
       if (!signal.aborted) fill(parts.made, problem(error));
-    } finally {
-      await pastDoubleClick(pressed);
-      isMaking = false;
     }
   }
 
