@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator
-from typing import Any
 
 import pytest
 
 from abound.history import full_log
 from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, archive, restart_history
-from abound.history.garbage import FileCollector
 from abound.history.history import HistoryParams
 from abound.history.replay import compact, replay
-from abound.history.retention import (
-    enforce_retention,
-)
 from abound.log import stream
-from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
-from abound.log.stream import Element, Trim
+from abound.log.stream import Trim
 from abound.state import snapshots
 from abound.state.state_image import MANIFEST
-from abound.store.lease import LeaseLost, acquire
-from abound_core.errors import ArtifactsUnavailable, Corrupted
+from abound.store.lease import acquire
+from abound_core.errors import Corrupted
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
 from tests.state.test_snapshots import create
@@ -71,26 +64,6 @@ async def test_small_segments_grow_into_larger_ones(model: Archived) -> None:
     await model.grow(5, 20)
     again = await model.archive(large)
     assert again.segments[: len(contents.segments)] == contents.segments  # not one that cannot be read
-
-
-async def test_a_store_that_does_not_count_what_is_removed_is_no_matter(
-    model: Archived, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask = model.store.client.xinfo_stream
-
-    async def as_before_7(key: bytes) -> dict[str, object]:
-        answer: dict[str, object] = await ask(key)
-        return {name: value for name, value in answer.items() if name not in ("entries-added", "max-deleted-entry-id")}
-
-    monkeypatch.setattr(model.store.client, "xinfo_stream", as_before_7)
-    assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 0
-    await model.archive()
-    assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 119
-    assert not await stream.holds(model.store, model.living.keys.log, START, b"")
-    with pytest.raises(ArtifactsUnavailable):
-        await replay(model.store, model.living, from_start=True)
-    made = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
-    assert made.live.n_learned == 180
 
 
 async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archived) -> None:
@@ -157,54 +130,6 @@ async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived)
         assert await full_log.newest_offset(store, keys) == model.offset(-1)
 
 
-async def test_a_store_that_loses_its_last_second_still_has_its_history(model: Archived) -> None:
-    """Its list names files again that a newer one, which is lost, did not name any more."""
-    client, keys = model.store.client, model.living.keys
-    params = HistoryParams(keep_bytes=1)
-    await model.archive(HistoryParams())
-    await model.grow(60, 3)
-    names = (history_manifest.history_key(keys), stream.trimmed_key(keys.log), keys.log)
-    before = {name: await client.dump(name) for name in names}
-    grown = await model.archive(HistoryParams())
-    assert len(grown.segments) == 1
-    async with acquire(model.store, keys) as lease:
-        await enforce_retention(ArchiveContext(model.store, model.artifacts, model.living, lease, params), grown)
-    await FileCollector(model.store).collect(model.artifacts, await read_catalog(model.store))
-    for name, dumped in before.items():
-        await client.restore(name, 0, dumped, replace=True)
-    assert (await model.contents()).end < grown.end
-    assert await model.past() == model.every
-    made = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
-    assert made.live.n_learned == len(model.every)
-    assert (await model.archive(HistoryParams())).end == grown.end
-
-
-async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
-    store, keys = model.store, model.living.keys
-
-    async def stalls() -> None:
-        """It is stopped for so long that another one does the work meanwhile."""
-        nonlocal stalled
-        if not stalled:
-            stalled = True
-            await store.client.delete(keys.key("lease"))
-            await model.grow(20, 7)
-            await model.archive(HistoryParams(segment_bytes=5000))
-
-    stalled = False
-    with pytest.raises(LeaseLost):
-        async with acquire(store, keys) as late:
-            await archive(ArchiveContext(store, model.artifacts, model.living, late, SMALL, between=stalls))
-    assert stalled
-    contents = await model.contents()
-    assert await model.past() == model.every
-    files = {name for name in await model.artifacts.names(keys.folder) if "/history/" in name}
-    assert len(files - {segment.name for segment in contents.segments}) == 1  # written too late; swept
-    for from_start in (True, False):
-        made = await replay(store, model.living, from_start=from_start, artifacts=model.artifacts)
-        assert made.live.n_learned == 200
-
-
 async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archived) -> None:
     living = await create(model.store, "empty")
     await compact(model.store, living, PARTS)
@@ -219,28 +144,3 @@ async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archiv
     assert await empty.past() == empty.every
     again = await replay(model.store, living, from_start=True, artifacts=model.artifacts)
     assert again.live.n_learned == 60
-
-
-@pytest.mark.parametrize("work", ["archive", "retention"])
-async def test_entries_that_another_worker_has_archived_are_not_reported_as_lost(
-    model: Archived, monkeypatch: pytest.MonkeyPatch, work: str
-) -> None:
-    """A worker was suspended for longer than its lease before it reads the log."""
-    contents = await model.archive() if work == "retention" else None
-    await model.grow(60, 3)
-    await model.grow(60, 4)
-    read = stream.read
-
-    async def suspended(*given: Any, **named: Any) -> AsyncGenerator[list[Element]]:
-        monkeypatch.undo()
-        await model.store.client.delete(model.living.keys.key("lease"))
-        await model.archive()
-        async for elements in read(*given, **named):
-            yield elements
-
-    async with acquire(model.store, model.living.keys) as late:
-        to = ArchiveContext(model.store, model.artifacts, model.living, late, HistoryParams(keep_bytes=1000))
-        monkeypatch.setattr(stream, "read", suspended)
-        with pytest.raises(LeaseLost):
-            await (archive(to) if contents is None else enforce_retention(to, contents))
-    assert await model.past() == model.every

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history import full_log
 from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, archive, restart_history
 from abound.history.garbage import FileCollector
 from abound.history.history import HistoryParams
-from abound.history.replay import compact, replay
+from abound.history.replay import compact
 from abound.history.verify import verify
 from abound.log import stream
-from abound.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
+from abound.log.catalog import CatalogModel, read_catalog
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica, ReplicaParams
 from abound.replica.storage_status import NO_ARTIFACTS
@@ -39,13 +36,6 @@ OFTEN = SnapshotParams(every_bytes=3000, every_seconds=1e9, part_bytes=16_384)
 SMALL = HistoryParams(segment_bytes=1024)
 
 Start = Callable[..., Worker]
-
-
-@pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
-    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
-    await artifacts.join(store)
-    return artifacts
 
 
 @pytest.fixture
@@ -163,27 +153,6 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     assert replica.model("default").offset == last
 
 
-async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, start_worker: Start, store: Store
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
-    living = await the_model(store)
-    first = await teach(replica, 30, 1)
-    await flip(store, living.keys.log, first)
-    start_worker()
-    await teach(replica, 100, 2)
-
-    async def told() -> str:
-        await replica.storage_status.refresh()
-        return replica.status().history or ""
-
-    async with asyncio.timeout(60):
-        while not (said := await told()):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    assert said.startswith("default: no snapshot can be made: ")
-    assert first.entry in said
-
-
 async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answer(
     server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,27 +207,6 @@ async def test_without_an_artifact_store_the_log_is_bounded_by_refusing(
         while len(await replica.snapshots("default")) < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert (await stream.tail(replica.store, keys.log)).n_removed == 0
-
-
-async def test_a_replica_that_was_stopped_for_too_long_loads_anew(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica, late = await start_replica(server), await start_replica(server)
-    at = await teach(replica, 20, 1)
-    await late.wait_for("default", at, 60)
-    stopped = late.model("default")
-    async with stopped._turn:  # it reads no more, and its connection stays
-        await teach(replica, 20, 2)
-        for seed in (3, 4):
-            await archived(store, artifacts)
-            await teach(replica, 20, seed)
-        await archived(store, artifacts)
-        assert (await stream.trim_of(store, stopped.keys.log)).is_past(stopped.offset)
-    at = await teach(replica, 5, 5)
-    await until(lambda: stopped.ready and stopped.offset >= at)
-    assert stopped.failure is None
-    assert await stopped.compute_digest() == await replica.model("default").compute_digest()
-    assert stopped.position == replica.model("default").position
 
 
 async def test_a_start_without_a_good_snapshot_goes_by_history(
@@ -331,96 +279,3 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     assert await collector.collect(artifacts, catalog) == 4 + len(history_files)
     assert sorted(await artifacts.names()) == sorted([*before, newer, foreign])
     assert not half.exists()
-
-
-async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
-    await replica.models.create("back", replica.model("default").live.config)
-    back = replica.model("back").keys
-    for seed in (1, 2):
-        await replica.learn("back", drafts(20, seed))
-        living = (await read_catalog(store)).get("back")
-        assert living is not None
-        await compact(store, living, OFTEN, artifacts=artifacts)
-    async with acquire(store, back) as lease:
-        await archive(ArchiveContext(store, artifacts, living, lease, SMALL))
-    digest = await replica.model("back").compute_digest()
-    before = {key: await store.client.dump(key) async for key in store.client.scan_iter(match="*back*")}
-    catalog = await store.client.dump(CATALOG_KEY)
-    collector = FileCollector(store)
-    await replica.models.delete("back")
-    await collector.collect(artifacts, await read_catalog(store))
-    for key, dumped in {**before, CATALOG_KEY: catalog}.items():
-        await store.client.restore(key, 0, dumped, replace=True)
-    await collector.collect(artifacts, await read_catalog(store))
-    assert (await verify_from_start(store, living, artifacts)) == digest
-
-
-async def verify_from_start(store: Store, living: CatalogModel, artifacts: ArtifactStore) -> str:
-    return await (await replay(store, living, from_start=True, artifacts=artifacts)).compute_digest()
-
-
-async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing(
-    own_server: Server, start_replica: StartReplica, tmp_path: Path
-) -> None:
-    url = str(tmp_path / "artifacts")
-    replica = await start_replica(own_server, artifacts=ArtifactStore(url))
-    store, keys = replica.store, replica.model("default").keys
-    environment = os.environ | {
-        "ABOUND_REDIS_URL": own_server.url,
-        "ABOUND_ARTIFACTS_URL": url,
-        "ABOUND_SNAPSHOTS_EVERY_BYTES": "2000",
-    }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.worker", env=environment)
-    own = Store(own_server.url, own_server.store_params)
-    worker = Worker(own, OFTEN, artifacts=ArtifactStore(url), history_params=SMALL)
-    running = None
-    try:
-        seed = 0
-        async with asyncio.timeout(120):
-            while replica.model("default").trim.n_entries < 20:
-                seed += 1
-                await teach(replica, 5, seed)
-        async with asyncio.timeout(60):  # catch it while it has the lease
-            while True:
-                seed += 1
-                await teach(replica, 5, seed)
-                process.send_signal(signal.SIGSTOP)
-                if await store.client.get(keys.key("lease")) is not None:
-                    break
-                process.send_signal(signal.SIGCONT)
-        await store.client.delete(keys.key("lease"))  # its time is over
-        fence = await store.client.get(keys.key("fence"))
-        before = replica.model("default").trim.n_entries
-        running = asyncio.create_task(worker.run())
-        async with asyncio.timeout(60):
-            # What was trimmed may be the other worker's, of which the replica had not heard.
-            while replica.model("default").trim.n_entries < before + 40 or (
-                await store.client.get(keys.key("fence")) == fence
-            ):
-                seed += 1
-                await teach(replica, 5, seed)
-        process.send_signal(signal.SIGCONT)
-        for _ in range(4):
-            seed += 1
-            await teach(replica, 10, seed)
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 60) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        if running is not None:
-            worker.stop()
-            await asyncio.wait_for(running, 60)
-        await own.close()
-    visible = ArtifactStore(url)
-    await visible.join(store)
-    model = replica.model("default")
-    entries = [name async for some in full_log.read_entries(store, visible, keys, START) for name, _ in some]
-    assert len(entries) == model.position.n_entries == len(set(entries))
-    verified = await verify(store, "default", artifacts=visible)
-    assert verified.good
-    assert len(await snapshots.read_manifests(store, keys)) == 2

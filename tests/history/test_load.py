@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from abound.history.archive import ArchiveContext, restart_history
-from abound.history.history import History, HistoryParams
+from abound.history.history import HistoryParams
 from abound.history.load import load_newest
 from abound.history.replay import replay
 from abound.history.retention import enforce_retention
 from abound.state import snapshots
-from abound.state.replicated_model import ReplicatedModel
 from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
 from abound_core.types import START
 from tests.support.archived_model import Archived
-from tests.support.lab import Lab, events, model_of
-from tests.support.refits import refitted
+from tests.support.lab import Lab, events, model_of, refitted
 
 
 async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
@@ -51,55 +47,15 @@ async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Arch
         await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts)
 
 
-async def test_snapshots_that_are_made_during_a_load_are_used(model: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
-    await model.archive()
-    load, replaced = snapshots.load, False
-
-    async def overtaken(*given: Any) -> Any:
-        nonlocal replaced
-        if not replaced:
-            replaced = True
-            for seed in (3, 4):
-                await model.grow(5, seed)
-        return await load(*given)
-
-    monkeypatch.setattr(snapshots, "load", overtaken)
-    fresh = ReplicatedModel(model.living.keys, model.living.config)
-    manifest = await load_newest(model.store, fresh)
-    assert replaced
-    assert manifest is not None
-    assert manifest.id == (await snapshots.ids(model.store, model.living.keys))[0]
-    assert fresh.offset == model.offset(-1)
-
-
 async def test_a_replay_begins_with_the_state_of_a_refit_unless_it_is_about_an_earlier_offset(lab: Lab) -> None:
     past = [*await lab.append(*events(20))]
     made = await refitted(lab, model_of(7, 9))
     later = await lab.append(*events(5, 3))
-    contents = await History(lab.store, lab.artifacts, (await lab.living()).keys).manifest()
+    contents = await lab.contents()
     assert contents is not None
     at = made.position.offset
     for until, first in ((None, made), (later[0], made), (at, made), (past[-1], None), (START, None)):
         assert contents.first_state(until) == first
     for until, learned in ((None, 12), (later[0], 8), (past[9], 10)):
-        model = await replay(lab.store, await lab.living(), until, from_start=True, artifacts=lab.artifacts)
+        model = await lab.replayed(until, from_start=True)
         assert model.live.n_learned == learned
-
-
-async def test_a_replay_that_begins_while_the_first_entries_are_archived(
-    model: Archived, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest, archived = History.manifest, False
-
-    async def overtaken(self: History) -> Any:
-        nonlocal archived
-        found = await manifest(self)
-        if not archived:
-            archived = True
-            await model.archive()
-        return found
-
-    monkeypatch.setattr(History, "manifest", overtaken)
-    again = await replay(model.store, model.living, artifacts=model.artifacts, from_start=True)
-    assert archived
-    assert again.offset == model.offset(-1)

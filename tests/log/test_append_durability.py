@@ -10,7 +10,7 @@ import pytest
 from abound.log.stream import LogParams
 from abound.replica.replica import ReplicaParams
 from abound_core.config import ModelConfig
-from abound_core.errors import OutcomeUnknown, StoreUnavailable
+from abound_core.errors import StoreUnavailable
 from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
 from benchmarks.serving import free_port
@@ -145,39 +145,6 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
             client.config_set(name, right)
         await warned(False)
         assert (await learn(replica, one)).ranks == [1]
-        await replica.stop()
-    finally:
-        server.close()
-
-
-async def test_an_append_under_way_claims_nothing_of_a_store_that_was_found_unsafe(
-    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
-    replica = await start_replica(server)
-    appender, info = replica.model("default").appender, replica.server_info()
-    assert appender is not None
-    assert info is not None
-    learned = appender.learn([draft('{"a": 1}', "x")], True, 5)
-    await asyncio.sleep(0)  # it is sent
-    replica._connection.info = info._replace(aof=False)
-    with pytest.raises(OutcomeUnknown, match=r"may get lost.*CONFIG SET appendonly yes"):
-        await learned
-    assert await length(replica) == 1
-
-
-async def test_a_store_is_looked_at_while_a_long_entry_is_applied(start_replica: StartReplica) -> None:
-    server = Server()
-    try:
-        replica = await start_replica(server)
-        await learn(replica, draft('{"a": 1}', "x"))
-        async with replica.model("default")._turn:
-            await asyncio.sleep(2.5)  # a digest is due and waits for its turn
-            with server.client() as client:
-                client.config_set("maxmemory-policy", "allkeys-lru")
-            async with asyncio.timeout(60):
-                while (facts := replica.server_info()) is None or facts.danger is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
         await replica.stop()
     finally:
         server.close()

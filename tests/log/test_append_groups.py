@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
-
-import pytest
 
 from abound.log.append_group import LearnOutcome
 from abound.replica.replica import Replica
@@ -27,44 +24,6 @@ async def test_requests_at_one_time_share_entries(server: Server, start_replica:
     assert all(one.applied and one.durability == "log" and one.ranks is not None for one in learned)
     assert max(offsets) == replica.model("default").offset
     assert replica.model("default").live.n_learned == 200
-
-
-async def test_who_is_alone_waits_for_nobody_and_several_share_an_entry(
-    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replica = await start_replica(server)
-    appender, connection = replica.model("default").appender, replica._connection.raw
-    assert appender is not None
-    assert connection is not None
-    commands: list[bytes] = []
-    send = connection.send
-
-    def seen(command: bytes, on_reply: Any, seconds: float, n: int = 1) -> None:
-        if b"XADD" in command:
-            commands.append(command)
-        send(command, on_reply, seconds, n)
-
-    monkeypatch.setattr(connection, "send", seen)
-
-    def put(n: int) -> list[asyncio.Future[list[LearnOutcome]]]:
-        return [appender.learn([one], True, 5) for one in drafts(n)]
-
-    assert (len(put(1)), len(commands)) == (1, 0)  # nobody knows yet whether more come
-    await asyncio.gather(*put(2))
-    assert len(commands) == 1
-    await asyncio.gather(*put(1))
-    assert len(commands) == 2
-    alone = put(1)
-    assert len(commands) == 3  # the one before it was alone: it is sent at once
-    others = put(5)
-    assert len(commands) == 3  # one entry at a time is under way
-    await asyncio.gather(*alone, *others)
-    assert len(commands) == 4  # the others are one entry
-    several = put(5)
-    assert len(commands) == 4
-    await asyncio.gather(*several)
-    assert len(commands) == 5
-    assert replica.model("default").live.n_learned == 15
 
 
 async def test_a_batch_is_one_entry_and_its_instances_follow_each_other(

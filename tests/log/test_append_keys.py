@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 
 import pytest
 from msgspec.structs import replace
 
-from abound.log.append_group import LearnDraft
 from abound.replica.replica import Replica
 from abound_core.errors import InvalidInstance
 from tests.log.conftest import connected, learn
@@ -32,30 +30,6 @@ async def test_a_key_makes_sending_again_safe(through: Replica, proxy: Proxy) ->
     assert [each.refused is not None for each in several] == [False, True, False]
     assert several[0] == first
     assert through.model("default").live.n_learned == 2
-
-
-async def test_what_is_refused_for_its_key_is_let_go_of(server: Server, start_replica: StartReplica) -> None:
-    def kept() -> int:
-        gc.collect()
-        errors = [error for error in gc.get_objects() if type(error) is InvalidInstance]
-        return sum("another body" in str(error) for error in errors)
-
-    async def refuse_batch(replica: Replica, drafts: list[LearnDraft]) -> None:
-        for each in await replica.learn("default", drafts):
-            if each.refused is not None:
-                raise each.refused
-
-    replica = await start_replica(server)
-    one = draft('{"a": 1}', "x", key="order 7", body=b"hash")
-    await learn(replica, one)
-    before = kept()
-    for i in range(20):
-        with pytest.raises(InvalidInstance, match="another body"):
-            await learn(replica, replace(one, body=b"other %d" % i))
-        with pytest.raises(InvalidInstance, match="another body"):
-            await refuse_batch(replica, [one, replace(one, body=b"other %d" % i)])
-    await learn(replica, draft('{"b": 1}', "y"))
-    assert kept() < before + 4
 
 
 async def test_a_batch_with_a_key_is_learned_once_as_a_whole(server: Server, start_replica: StartReplica) -> None:

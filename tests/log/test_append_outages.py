@@ -13,41 +13,12 @@ from abound.replica.replica import Replica
 from abound.store.client import Store, store_errors, sync_client
 from abound_core.config import ModelConfig
 from abound_core.errors import OutcomeUnknown, Overloaded, StoreRefused, StoreUnavailable
-from tests.log.conftest import connected, learn, length
+from tests.log.conftest import connected, learn
 from tests.support.fixtures import StartReplica
 from tests.support.proxy import Proxy
 from tests.support.replicas import until
 from tests.support.streams import draft
 from tests.support.valkey import Server
-
-
-async def test_a_lost_reply_is_no_lost_event_and_no_event_twice(through: Replica, proxy: Proxy) -> None:
-    proxy.lose_replies_to = b"XADD"
-    learned = await learn(through, draft('{"a": 1}', "x"))
-    assert learned.applied  # the follower met it
-    assert await length(through) == 1
-    await connected(through)
-    assert (await learn(through, draft('{"a": 1}', "x"))).ranks == [1]
-
-
-async def test_a_lost_command_is_of_unknown_outcome_and_not_sent_again(through: Replica, proxy: Proxy) -> None:
-    proxy.lose_commands = b"XADD"
-    with pytest.raises(OutcomeUnknown):
-        await learn(through, draft('{"a": 1}', "x"), timeout=0.5)
-    assert await length(through) == 0
-    await connected(through)
-    assert (await learn(through, draft('{"a": 1}', "y"))).applied
-    assert await length(through) == 1
-
-
-async def test_without_a_store_nothing_is_taken(own_server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(own_server)
-    await learn(replica, draft('{"a": 1}', "x"))
-    own_server.kill()
-    with pytest.raises((StoreUnavailable, OutcomeUnknown)):
-        await learn(replica, draft('{"a": 1}', "x"), timeout=1.0)
-    with pytest.raises(StoreUnavailable, match="nothing was appended"):
-        await learn(replica, draft('{"a": 1}', "x"))
 
 
 async def test_a_store_that_hangs_does_not_hold_requests_for_ever(

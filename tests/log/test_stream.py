@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import hiredis
 import pytest
 
 from abound.log import stream
-from abound.log.stream import MAX_ENTRIES, LogGone, LogParams, ReadPacer
+from abound.log.stream import MAX_ENTRIES, LogGone
 from abound.store.client import Store, StoreParams
-from abound.store.raw_connection import Address, ConnectionLost, StoreConnection
+from abound.store.raw_connection import Address, ConnectionLost
 from abound.store.server_info import ServerInfo, _waitaof_holds
 from abound_core.errors import CannotStart, StoreUnavailable
 from abound_core.types import START, Offset
@@ -27,21 +26,6 @@ async def fill(store: Store, n: int, size: int = 10) -> list[Offset]:
         Offset.of_entry(await store.client.xadd(KEY, {"e": bytes([i % 256]) * size, "c": b"%08x" % i}))
         for i in range(n)
     ]
-
-
-async def test_replies_come_in_the_order_of_the_commands(store: Store) -> None:
-    connection = await store.open_connection("test")
-    replies = await asyncio.gather(*(connection.call("ECHO", str(i), seconds=10) for i in range(100)))
-    connection.close()
-    assert replies == [str(i).encode() for i in range(100)]
-
-
-async def test_a_command_that_the_store_refuses_does_not_end_the_link(store: Store) -> None:
-    connection = await store.open_connection("test")
-    with pytest.raises(hiredis.ReplyError, match="unknown command"):
-        await connection.call("NONSENSE", seconds=10)
-    assert await connection.call("PING", seconds=10) == b"PONG"
-    connection.close()
 
 
 async def test_a_lost_link_ends_what_waits_on_it(store: Store) -> None:
@@ -117,19 +101,6 @@ async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store)
     assert counts[:3] == [1, 4, 16]
     assert max(counts) <= MAX_ENTRIES
     assert counts[-5:] == [1] * 5
-
-
-def test_a_reply_of_the_largest_entries_arrives_in_time_over_a_gigabit_per_second() -> None:
-    assert MAX_ENTRIES * LogParams().request_bytes / 125e6 < StoreParams().reply_seconds
-
-
-def test_a_pace_starts_small_and_follows_the_size_of_entries() -> None:
-    pace = ReadPacer(1000, 64)
-    counts = []
-    for longest, size in ((1, 10), (4, 40), (16, 160), (64, 640), (64, 64_000), (1, 5000), (1, 250), (0, 0)):
-        pace.on_reply(longest, size)
-        counts.append(pace.count)
-    assert counts == [4, 16, 64, 64, 1, 1, 4, 1]
 
 
 async def test_a_log_is_known_again_by_its_last_entry(store: Store) -> None:
@@ -299,15 +270,3 @@ def test_levels_that_a_store_can_reach() -> None:
 )
 def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], holds: bool) -> None:
     assert _waitaof_holds(said) is holds
-
-
-def test_parameters_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="group_bytes"):
-        LogParams(group_bytes=0)
-    with pytest.raises(ValueError, match="reply_seconds"):
-        StoreParams(reply_seconds=0)
-
-
-async def test_a_connection_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="cannot be used"):
-        await StoreConnection.open(Address.from_url(f"unix://{tmp_path}/none"), "test", 1.0)

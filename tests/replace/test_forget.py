@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from abound.history.history import History
-from abound.history.replay import compact, replay
+from abound.history.replay import compact
 from abound.jobs.replace import forget, refit
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
@@ -23,7 +22,6 @@ from abound_core.types import Offset
 from tests.support.lab import SMALL, Lab, digest_at, digest_of, events, model_of, replace_by
 from tests.support.replace_context import (
     Context,
-    archived,
     end_of,
     keyed,
     replayed,
@@ -45,7 +43,7 @@ async def test_forgetting_a_source_is_as_if_it_had_never_been(lab: Lab, in_histo
         lab, ConfigureEvent({"margin": 0.1}), *keyed(5, 4, "b", "bad"), *keyed(5, 4, "b", "bad"), *events(10, 5)
     )
     if in_history:
-        await archived(lab)
+        await lab.archived()
     await teach(lab, *events(5, 6, "bad"), *events(5, 7))
     outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"))
     assert outcome["forgotten"] == {"requests": 30, "instances": 30}
@@ -183,7 +181,7 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         )
         other = LearnEvent(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
         await lab.append(*events(120, 1), secret, other)
-        await archived(lab)
+        await lab.archived()
         await lab.append(*events(5, 2))
         await run(lab, refit, RefitParams(search={}), job="refit")
         await lab.append(*events(5, 3), secret)
@@ -261,13 +259,13 @@ async def traces(lab: Lab, word: bytes) -> list[str]:
 async def test_events_before_history_cannot_be_forgotten(lab: Lab) -> None:
     living = await lab.living()
     await teach(lab, *events(5, 1, "bad"), *keyed(3, 2, "early"))
-    await archived(lab)
+    await lab.archived()
     await lab.store.client.delete(living.keys.key("history"))
     await teach(lab, *events(5, 3))
-    await archived(lab)
+    await lab.archived()
     await teach(lab, *keyed(3, 4, "late", "bad"))
-    await archived(lab)
-    contents = await History(lab.store, lab.artifacts, living.keys).manifest()
+    await lab.archived()
+    contents = await lab.contents()
     assert contents is not None
     for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early1", reason="r")):
         with pytest.raises(UnknownOffset) as refused:
@@ -293,8 +291,7 @@ async def test_events_of_an_imported_index_cannot_be_forgotten(lab: Lab) -> None
 
 async def test_a_key_that_an_imported_index_has_learned_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
     await teach(lab, *keyed(3, 2, "early"))
-    living = await lab.living()
-    live = (await replay(lab.store, living)).live
+    live = (await lab.replayed()).live
     await replace_by(lab, live, "import")
     at = await start_of(lab)
     await teach(lab, *keyed(3, 2, "early"), *keyed(2, 5, "late"))
@@ -319,10 +316,10 @@ async def test_forgetting_what_never_was_changes_nothing(lab: Lab) -> None:
 async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
     living = await lab.living()
     await teach(lab, *keyed(3, 2, "early"))
-    await archived(lab)
+    await lab.archived()
     await lab.store.client.delete(living.keys.key("history"))
     await teach(lab, *events(5, 3))
-    await archived(lab)
+    await lab.archived()
     (at, *_) = await teach(lab, *keyed(3, 2, "early"))
     with pytest.raises(UnknownOffset, match="has been learned"):
         await run(lab, forget, ForgetParams(key="early0", reason="r"), job="refused")

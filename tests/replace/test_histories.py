@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from abound.history.replay import replay
 from abound.jobs.replace import RestoreParams, UndoParams, forget, refit, restore, undo
 from abound.log.events import LearnEvent
 from abound.replace.forget import ForgetParams
@@ -18,7 +17,7 @@ from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.types import START, Offset
 from tests.support.lab import Lab, apply, digest_at, digest_of, model_of, replace_by
-from tests.support.replace_context import archived, end_of, of_history, run, start_of, teach
+from tests.support.replace_context import end_of, of_history, run, start_of, teach
 from tests.support.streams import drafts
 
 SOURCES = ("good", "bad", "worse")
@@ -128,7 +127,7 @@ async def live_through(lab: Lab, one: Replica, rng: random.Random, n_steps: int)
             left = [unit for event in await of_history(lab) for unit in getattr(event, "units", ())]
             assert source not in {unit.source for unit in left}
         else:
-            await archived(lab)
+            await lab.archived()
         if former is before:
             former.end = await end_of(lab)
         await check(lab, one, told, (number, step))
@@ -138,7 +137,7 @@ async def check(lab: Lab, one: Replica, told: Told, what: Any) -> None:
     digest = await told.digest(lab)
     assert await digest_at(one, await end_of(lab)) == digest, what
     for from_start in (True, False):
-        made = await replay(lab.store, await lab.living(), from_start=from_start, artifacts=lab.artifacts)
+        made = await lab.replayed(from_start=from_start)
         assert await made.compute_digest() == digest, (what, from_start)
     told.start = await start_of(lab)
 

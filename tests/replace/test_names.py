@@ -18,7 +18,7 @@ from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from tests.support.lab import Lab, digest_at, digest_of, events
-from tests.support.replace_context import Context, archived, end_of, run, same, teach, without
+from tests.support.replace_context import Context, end_of, run, same, teach, without
 
 
 def registrations(n: int, word: str, source: str | None = None, named: bool = True) -> list[LearnEvent]:
@@ -36,7 +36,7 @@ async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(lab: Lab) -> 
     one, other = await lab.replica(), await lab.replica()
     await teach(lab, ConfigureEvent({"calibrate": True}), *registrations(4, "good"), *events(20, 1))
     await teach(lab, *registrations(12, "bad", "bad"), *registrations(3, "bare", "bad", named=False))
-    await archived(lab)
+    await lab.archived()
     await teach(lab, *registrations(2, "bad", "bad"), *events(5, 2), *registrations(3, "later"))
     live = one.model(DEFAULT_MODEL).live
     await digest_at(one, lab.past[-1][0])
@@ -64,7 +64,7 @@ async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(lab: Lab) -> 
 async def test_batch_methods_learn_names_and_leave_out_bare_registrations(lab: Lab) -> None:
     await lab.replica()
     await teach(lab, *registrations(2, "good"), *registrations(3, "bare", named=False), *events(5, 1))
-    await archived(lab)
+    await lab.archived()
     context = Context(lab, await lab.living())
     data = (await matrices_of_history(cast("Any", context), lambda stage, done: None)).data
     assert data.X.shape[0] == 7

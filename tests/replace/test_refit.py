@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from abound.history.replay import replay
 from abound.jobs.replace import RestoreParams, refit, restore
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, LearnEvent
@@ -18,13 +17,13 @@ from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from tests.replace.test_names import registrations
 from tests.support.lab import Lab, digest_at, events, learning, model_of, replace_by
-from tests.support.replace_context import archived, end_of, keyed, run, teach
+from tests.support.replace_context import end_of, keyed, run, teach
 
 
 async def test_refit_learns_all_again_with_the_chosen_setting(lab: Lab) -> None:
     one, other = await lab.replica(), await lab.replica()
     await teach(lab, *events(300, 1), *keyed(20, 2, "k"), *keyed(20, 2, "k"))
-    before = await replay(lab.store, await lab.living())
+    before = await lab.replayed()
     async with learning(other):
         outcome = await run(
             lab,
@@ -34,7 +33,7 @@ async def test_refit_learns_all_again_with_the_chosen_setting(lab: Lab) -> None:
     end = await end_of(lab)
     digest = await digest_at(one, end)
     assert await digest_at(other, end) == digest
-    assert await (await replay(lab.store, await lab.living(), artifacts=lab.artifacts)).compute_digest() == digest
+    assert await (await lab.replayed()).compute_digest() == digest
     config = one.model(DEFAULT_MODEL).live.config
     assert (config.leak, config.d_max) == (False, 12)
     assert config.margin == outcome["setting"]["margin"]
@@ -67,37 +66,6 @@ def test_a_field_has_one_value_or_several() -> None:
         RefitParams(settings={"margin": 0.3}, search={"margin": [0.1]})
 
 
-async def test_a_refit_keeps_the_margin_that_it_is_told(lab: Lab) -> None:
-    one = await lab.replica()
-    await teach(lab, *events(120, 1))
-    outcome = await run(lab, refit, RefitParams(passes=2, settings={"margin": 0.3}))
-    assert outcome["setting"] == {"margin": 0.3}
-    await digest_at(one, await end_of(lab))
-    assert one.model(DEFAULT_MODEL).live.config.margin == 0.3
-
-
-async def test_refit_of_one_pass_without_a_search_is_a_replay(lab: Lab) -> None:
-    one = await lab.replica()
-    await teach(lab, *events(40, 1), *keyed(5, 2, "k"), *keyed(5, 2, "k"), *events(10, 3))
-    expected = await replay(lab.store, await lab.living())
-    outcome = await run(lab, refit, RefitParams(passes=1, search={}, reason="the same again"))
-    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
-    assert outcome["passes"] == 1
-    assert outcome["metrics"] == {"MRR": None, "held_out": 0}
-
-
-async def test_refit_leaves_out_what_was_taken_back(lab: Lab) -> None:
-    one = await lab.replica()
-    early = await teach(lab, *events(30, 1))
-    await teach(lab, *events(30, 2))
-    await run(lab, restore, RestoreParams(to=str(early[-1]), reason="bad"), job="restore")
-    await teach(lab, *events(10, 3))
-    expected = await replay(lab.store, await lab.living(), artifacts=lab.artifacts)
-    assert expected.live.n_learned == 40
-    await run(lab, refit, RefitParams(passes=1, search={}), job="refit")
-    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
-
-
 async def test_the_newest_events_are_held_out_after_an_import(lab: Lab) -> None:
     await lab.replica()
     await replace_by(lab, model_of(300, 9), "import")
@@ -119,9 +87,9 @@ async def test_registrations_are_learned_and_not_held_out(lab: Lab) -> None:
 async def test_a_second_refit_reads_what_the_first_one_read(lab: Lab) -> None:
     one = await lab.replica()
     await teach(lab, *events(40, 1))
-    expected = await replay(lab.store, await lab.living())
+    expected = await lab.replayed()
     await run(lab, refit, RefitParams(passes=3, search={}, held_out=0.0), job="first")
-    await archived(lab)
+    await lab.archived()
     assert await digest_at(one, await end_of(lab)) != await expected.compute_digest()
     await run(lab, refit, RefitParams(passes=1, search={}), job="second")
     assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
@@ -134,10 +102,10 @@ async def test_a_restore_to_after_a_refit_keeps_it(lab: Lab) -> None:
     at = await teach(lab, *events(5, 2))
     expected = await digest_at(one, await end_of(lab))
     await teach(lab, *events(5, 3))
-    await archived(lab)
+    await lab.archived()
     await run(lab, restore, RestoreParams(to=str(at[-1]), reason="r"), job="restore")
     assert await digest_at(one, await end_of(lab)) == expected
-    made = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+    made = await lab.replayed(from_start=True)
     assert await made.compute_digest() == expected
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from abound.history.history import History
 from abound.history.verify import verify
-from abound.jobs.replace import RestoreParams, forget, restore
+from abound.jobs.replace import RestoreParams, restore
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, LearnEvent
-from abound.replace.forget import ForgetParams
 from abound.versions.activation import activate, read_active
 from abound_core.errors import InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
-from abound_core.types import START, Offset
+from abound_core.types import START
 from tests.support.lab import Lab, apply, digest_at, events
-from tests.support.replace_context import archived, end_of, keyed, model_of_past, run, same, teach
+from tests.support.replace_context import end_of, run, same, teach
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
 
@@ -52,11 +50,11 @@ async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> No
     with pytest.raises(InvalidInstance, match="ends at"):
         await run(lab, restore, RestoreParams(to=f"{2**50}-0.0", reason="r"))
     living = await lab.living()
-    await archived(lab)
+    await lab.archived()
     await lab.store.client.delete(living.keys.key("history"))  # lost
     await teach(lab, *events(5))
-    await archived(lab)
-    contents = await History(lab.store, lab.artifacts, living.keys).manifest()
+    await lab.archived()
+    contents = await lab.contents()
     assert contents is not None
     with pytest.raises(UnknownOffset, match=str(contents.start)) as refused:
         await run(lab, restore, RestoreParams(to=str(lab.past[1][0]), reason="r"))
@@ -75,34 +73,6 @@ async def test_an_empty_model_can_be_restored(lab: Lab) -> None:
     await run(lab, restore, RestoreParams(to=str(START), reason="begin anew"))
     await digest_at(one, await end_of(lab))
     assert one.model(DEFAULT_MODEL).live.n_learned == 0
-
-
-async def test_restores_one_after_the_other_and_a_forget(lab: Lab) -> None:
-    one = await lab.replica()
-    early = await teach(lab, *events(10, 1), *events(3, 2, "bad"))
-    await teach(lab, *events(5, 3))
-    await run(lab, restore, RestoreParams(to=str(early[-1]), reason="back"), job="first")
-    middle = await teach(lab, *events(5, 4))
-    await teach(lab, *events(5, 5))
-    await run(lab, restore, RestoreParams(to=str(middle[-1]), reason="back again"), job="second")
-    late = await teach(lab, *events(5, 6))
-
-    def stays(at: Offset) -> bool:
-        return at <= early[-1] or middle[0] <= at <= middle[-1] or at >= late[0]
-
-    await same(lab, one, await model_of_past(lab, stays))
-    await run(lab, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
-    await same(lab, one, await model_of_past(lab, lambda at: stays(at) and at not in early[10:]))
-
-
-async def test_a_retry_of_what_a_restore_took_back_is_learned(lab: Lab) -> None:
-    one = await lab.replica()
-    early = (await teach(lab, *events(10, 1), *keyed(3, 4, "before")))[-1]
-    await teach(lab, *keyed(5, 3, "k"))
-    await run(lab, restore, RestoreParams(to=str(early), reason="back"))
-    again = await teach(lab, *keyed(5, 3, "k"), *keyed(3, 4, "before"))
-    await same(lab, one, await model_of_past(lab, lambda at: at <= early or at in again[:5]))
-    assert one.model(DEFAULT_MODEL).live.n_learned == 10 + 3 + 5
 
 
 async def test_a_restore_to_before_an_activation_keeps_what_is_active(lab: Lab) -> None:

@@ -108,22 +108,6 @@ async def test_what_a_model_was_taught_while_its_file_came_stays(lab: Lab, how: 
     assert indexes_of(lab) == []
 
 
-async def test_what_a_model_was_taught_right_after_it_was_created_stays(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = await lab.replica()
-
-    async def begun_late(*given: Any) -> Any:
-        await one.learn("m", drafts(3))
-        return await replace_model(*given)
-
-    monkeypatch.setattr(transfer, "replace_model", begun_late)
-    with pytest.raises(Conflict, match="has learned 3 instances"):
-        await imported(one, "m")
-    assert one.model("m").live.n_learned == 3
-    assert indexes_of(lab) == []
-
-
 async def test_an_import_that_breaks_off_when_it_is_served_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     one, waited = await lab.replica(), Replica.wait_for
 

@@ -24,7 +24,7 @@ from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from tests.support.lab import Lab, apply, digest_at, digest_of
-from tests.support.replace_context import archived, replayed, run, same, teach, without
+from tests.support.replace_context import replayed, run, same, teach, without
 
 
 def vectors(n: int, seed: int, d: int, source: str | None = None) -> list[LearnEvent]:
@@ -48,7 +48,7 @@ async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(lab: Lab, cha
     """
     one, other = await lab.replica(), await lab.replica()
     await teach(lab, ConfigureEvent({"update": "sls", **changes}), *vectors(5, 1, 3, "bad"), *vectors(20, 2, 8))
-    await archived(lab)
+    await lab.archived()
     assert one.model(DEFAULT_MODEL).live.dimension == 3
     assert one.model(DEFAULT_MODEL).live.reranker.on == (not changes)
     await teach(lab, *vectors(5, 3, 3, "bad"), *vectors(5, 4, 8))
@@ -73,7 +73,7 @@ async def test_a_refit_to_sls_starts_the_re_ranker(lab: Lab) -> None:
     """Of a model whose log has vectors that its update did not learn."""
     one, other = await lab.replica(), await lab.replica()
     await teach(lab, ConfigureEvent({"update": "sls"}), *vectors(10, 1, 8))
-    await archived(lab)
+    await lab.archived()
     await run(lab, refit, RefitParams(search={}, settings={"update": "fsu"}), job="to-fsu")
     assert not one.model(DEFAULT_MODEL).live.reranker.on
     await teach(lab, *vectors(10, 2, 8))
@@ -88,21 +88,10 @@ async def test_a_refit_to_sls_starts_the_re_ranker(lab: Lab) -> None:
         assert await digest_at(replica, replica.model(DEFAULT_MODEL).offset) == digest
 
 
-def registrations(n: int, seed: int, source: str | None = None) -> list[LearnEvent]:
-    """Registrations of a label each, whose names have vectors, as an encoder makes them."""
-    rng, vectorizer = np.random.default_rng(seed), Vectorizer(ModelConfig(), Limits())
-    events = []
-    for i in range(n):
-        vector = vectorizer.vectorize(None, f"name {seed} {i}", quantize(rng.normal(0, 1, 8)))
-        record = add_details(vector + pack_labels([f"class {i}"], Limits()), b'{"name":"%d"}' % seed)
-        events.append(LearnEvent(record, 1, [Unit(1, source=source)]))
-    return events
-
-
 async def test_a_refit_with_more_codes_encodes_the_vectors_of_the_log_again(lab: Lab) -> None:
     one, other = await lab.replica(), await lab.replica()
     await teach(lab, ConfigureEvent({"update": "sls"}), *vectors(20, 1, 8))
-    await archived(lab)
+    await lab.archived()
     await teach(lab, *vectors(20, 2, 8))
     before = await without(lab, lambda unit, at: False)
     assert not high_codes(before)
@@ -221,7 +210,7 @@ async def test_replicas_agree_with_every_part_on(lab: Lab, monkeypatch: pytest.M
 
     await teach(lab, ConfigureEvent(ALL_PARTS), *names_of_topics("ask about"), *instances_of_all_kinds(27, 1))
     await teach(lab, *names_of_topics("problem of", "bad"), *instances_of_all_kinds(18, 2, "bad"))
-    await archived(lab)
+    await lab.archived()
     await teach(lab, *instances_of_all_kinds(9, 3, "bad"))
     learned = await agree(await without(lab, lambda unit, at: False))
     assert learned[0][0][0] == "lost"

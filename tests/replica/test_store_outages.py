@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
 
-import msgspec
 import pytest
 
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound_core.config import ModelConfig
 from abound_core.errors import (
     NotReady,
-    OutcomeUnknown,
     StoreUnavailable,
 )
 from abound_core.model.entry_application import Unit
@@ -21,7 +17,7 @@ from abound_core.types import Offset
 from benchmarks.serving import free_port
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
-from tests.support.streams import draft, drafts
+from tests.support.streams import drafts
 from tests.support.valkey import Server
 
 
@@ -45,98 +41,6 @@ async def test_a_store_that_is_away_leaves_answers_and_comes_back(
     assert await replica.model("default").compute_digest() == before
     await teach(replica, seed=2)
     assert len(await digests(replica, await start_replica(own_server))) == 1
-
-
-async def test_acknowledged_events_outlive_a_crash_of_the_store(
-    own_server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(own_server)
-    acknowledged: list[Offset] = []
-    over = asyncio.Event()
-
-    async def client(number: int) -> None:
-        for one in itertools.cycle(drafts(50, number)):
-            if over.is_set():
-                return
-            try:
-                acknowledged.append((await replica.learn("default", [one], timeout=2.0))[0].offset)
-            except (StoreUnavailable, OutcomeUnknown):
-                await asyncio.sleep(0.02)
-
-    clients = [asyncio.create_task(client(number)) for number in range(8)]
-    await until(lambda: len(acknowledged) > 60)
-    own_server.kill()
-    await asyncio.sleep(0.2)
-    own_server.start()
-    before = len(acknowledged)
-    await until(lambda: len(acknowledged) > before + 40)
-    over.set()
-    await asyncio.gather(*clients)
-    with own_server.client() as store:
-        entries = store.xrange(replica.model("default").keys.log)
-    in_log = set()
-    for entry_id, fields in entries:
-        at = Offset.of_entry(entry_id)
-        event = msgspec.msgpack.decode(fields[b"e"], type=Entry).event
-        assert isinstance(event, LearnEvent)
-        in_log |= {at._replace(position=position) for position in range(event.n)}
-    assert len(acknowledged) == len(set(acknowledged))
-    assert set(acknowledged) <= in_log
-    await until(lambda: replica.status().log == "connected")
-    await until(lambda: replica.model("default").live.n_learned == len(in_log))
-    assert len(await digests(replica, await start_replica(own_server))) == 1
-
-
-async def test_a_tail_that_the_store_lost_is_dropped_here_too(own_server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(own_server)
-    await teach(replica)
-    log = replica.model("default").keys.log
-    lost = await teach(replica, seed=2)
-    own_server.kill()
-    own_server.start()
-    with own_server.client() as client:
-        entries = client.xrange(log)
-        client.delete(log)
-        for entry_id, fields in entries:
-            if entry_id != lost.entry.encode():
-                client.xadd(log, fields, id=entry_id)
-    await until(lambda: replica.model("default").live.n_learned == 50)
-    await until(lambda: replica.status().log == "connected" and replica.status().ready)
-    await teach(replica, seed=3)
-    assert len(await digests(replica, await start_replica(own_server))) == 1
-
-
-async def test_another_entry_in_the_place_of_the_last_one_is_noticed(
-    own_server: Server, start_replica: StartReplica
-) -> None:
-    """A failover to a copy that had not the last entry, and went on without it."""
-    replica = await start_replica(own_server)
-    await teach(replica)
-    model = replica.model("default")
-    offset = model.offset
-    own_server.kill()
-    own_server.start()
-    with own_server.client() as client:
-        client.delete(model.keys.log)
-        other = draft('{"other": 1}', "other")
-        payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, LearnEvent(other.records, 1, [Unit(1)])))
-        client.xadd(model.keys.log, {"e": payload, "c": checksum}, id=offset.entry)
-    await until(lambda: model.live.n_learned == 1)
-    assert model.live.label(0) == "other"
-
-
-async def test_how_long_the_store_is_away_counts_from_when_it_went(
-    own_server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(own_server)
-    assert replica.status().since is None
-    began = time.monotonic()
-    own_server.kill()
-    await until(lambda: replica._follower.cut_off is not None)
-    await asyncio.sleep(1.5)  # nobody asks meanwhile
-    assert 0.7 < (replica.status().since or 0.0) <= time.monotonic() - began
-    own_server.start()
-    await until(lambda: replica.status().since is None)
 
 
 async def test_nothing_is_read_from_a_server_that_was_made_a_copy(start_replica: StartReplica) -> None:
@@ -195,11 +99,3 @@ async def test_a_store_that_lost_everything_is_started_anew(own_server: Server, 
     assert replica.model("default").live.n_learned == 0
     await teach(replica)
     assert len(await digests(replica, other)) == 1
-
-
-async def test_requests_in_flight_end_when_their_tail_is_lost(own_server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(own_server)
-    async with replica.model("default")._turn:
-        learning = asyncio.create_task(replica.learn("default", drafts(3)))
-        await asyncio.sleep(0.1)
-    assert len(await learning) == 3

@@ -9,7 +9,7 @@ import pytest
 
 from abound.store import raw_connection
 from abound.store.client import Store
-from abound.store.raw_connection import ConnectionLost, pack_command
+from abound.store.raw_connection import ConnectionLost
 from tests.support.valkey import PATIENT, Server
 
 
@@ -30,26 +30,6 @@ async def test_commands_in_one_piece(store: Store) -> None:
     with pytest.raises(ConnectionLost):
         await connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     assert await store.client.get("n") == b"3"
-
-
-async def test_nothing_of_another_comes_between_commands_in_one_piece(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are one write, so the store has read them all before it begins with the first."""
-    connection = await store.open_connection("test")
-    written: list[bytes] = []
-
-    class Transport:
-        def write(self, data: bytes) -> None:
-            written.append(data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(connection, "_transport", Transport())
-        asked = connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
-    assert written == [pack_command(("INCR", "n")) + pack_command(("GET", "n")) + pack_command(("PING",))]
-    connection.close()
-    with pytest.raises(ConnectionLost):
-        await asked
 
 
 async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:

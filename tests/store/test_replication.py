@@ -11,8 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from abound.history.history import History
-from abound.history.replay import replay
 from abound.jobs.replace import forget
 from abound.replace.forget import ForgetParams
 from abound.store.client import Store
@@ -28,7 +26,7 @@ from benchmarks.serving import free_port
 from tests.support import small_versions
 from tests.support.lab import Lab, events
 from tests.support.proxy import Proxy
-from tests.support.replace_context import Context, archived, teach
+from tests.support.replace_context import Context, teach
 from tests.support.valkey import Server
 
 BAD = ForgetParams(source="bad", reason="r")
@@ -121,7 +119,7 @@ async def test_a_failover_while_it_is_forgotten_loses_nothing(
     pair: Pair, lab: Lab, paused_at: str, learned: int
 ) -> None:
     await teach(lab, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
-    await archived(lab)
+    await lab.archived()
     living = await lab.living()
     context = Context(lab, living, job="forget")
     pause = pausing(pair, context, paused_at)
@@ -134,35 +132,34 @@ async def test_a_failover_while_it_is_forgotten_loses_nothing(
     [ended] = await asyncio.gather(forget(cast("Any", context), BAD, progress), return_exceptions=True)
     if learned == 180:
         assert isinstance(ended, NotReady | StoreUnavailable), ended  # the job is tried again
-    model = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+    model = await lab.replayed(from_start=True)
     assert model.live.n_learned == learned
     again = Context(lab, living, "forget", committed=True, outcome=context.job.outcome)
     outcome = await forget(cast("Any", again), BAD, again.progress)
     assert outcome["forgotten"] == {"requests": 60, "instances": 60}
     assert await files(lab, living.keys) == []
-    model = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+    model = await lab.replayed(from_start=True)
     assert model.live.n_learned == 120
 
 
 async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(pair: Pair, lab: Lab) -> None:
     await teach(lab, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
-    await archived(lab)
+    await lab.archived()
     former = await lab.living()
     context = Context(lab, former, job="forget")
     progress = pausing(pair, context, "deleting the replaced model from the store")
     forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
     await reached(context, "waiting until copies")
     assert await files(lab, former.keys) != []
-    living = await lab.living()
-    before = await History(lab.store, lab.artifacts, living.keys).manifest()
+    before = await lab.contents()
     await teach(lab, *events(60, 4))
-    await archived(lab)
-    assert await History(lab.store, lab.artifacts, living.keys).manifest() != before
+    await lab.archived()
+    assert await lab.contents() != before
     assert not forgetting.done()
     pair.copy.resume()
     await forgetting
     assert await files(lab, former.keys) == []
-    model = await replay(lab.store, living, from_start=True, artifacts=lab.artifacts)
+    model = await lab.replayed(from_start=True)
     assert model.live.n_learned == 180
 
 

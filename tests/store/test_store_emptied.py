@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from abound.log.catalog import CATALOG_KEY
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance, StoreUnavailable
 from tests.support.fixtures import StartReplica
@@ -41,45 +40,6 @@ async def test_nothing_is_acknowledged_that_goes_with_the_model_of_a_store_that_
         with pytest.raises(StoreUnavailable, match="has lost the log; nothing was appended"):
             await replica.learn("default", [draft('{"a": 1}', "x")])
         assert not client.exists(replica.model("default").keys.log)
-
-
-async def test_a_log_that_is_taken_away_under_open_connections_is_noticed(
-    server: Server, start_replica: StartReplica
-) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    await teach(one)
-    await until(lambda: other.model("default").live.n_learned == 50)
-    with server.client() as client:
-        assert client.delete(one.model("default").keys.log) == 1
-    await until(lambda: all(replica.model("default").live.n_learned == 0 for replica in (one, other)))
-    await until(lambda: one.status().ready and other.status().ready)
-    await teach(one, 7)
-    assert len(await digests(one, other, await start_replica(server))) == 1
-
-
-async def test_a_catalog_that_is_taken_away_under_open_connections_is_noticed(
-    server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(server)
-    await replica.models.create("news", ModelConfig())
-    before = replica.model("default").incarnation
-    with server.client() as client:
-        assert client.delete(CATALOG_KEY) == 1
-    await until(lambda: replica.models.names() == ["default"] and replica.model("default").incarnation != before)
-
-
-async def test_a_catalog_that_grows_is_not_doubted(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    await until(lambda: one._heartbeat._tick >= 2 and other._heartbeat._tick >= 2)
-    connections = {one._follower._connection, other._follower._connection}
-    assert None not in connections
-    await one.models.create("news", ModelConfig())
-    await teach(one, name="news")
-    await one.models.delete("default")
-    ticks = one._heartbeat._tick, other._heartbeat._tick
-    await until(lambda: one._heartbeat._tick > ticks[0] + 1 and other._heartbeat._tick > ticks[1] + 1)
-    assert {one._follower._connection, other._follower._connection} == connections
-    assert sorted(other.models.names()) == ["default", "news"]
 
 
 async def test_what_min_offset_promises_when_the_store_has_lost_the_event(

@@ -49,6 +49,14 @@ async def store(server: Server) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
+async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
+    """The artifact store of the shared store."""
+    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
+    await artifacts.join(store)
+    return artifacts
+
+
+@pytest.fixture
 async def start_replica() -> AsyncIterator[StartReplica]:
     """Start replicas; they are stopped at the end of the test."""
     warmup()
@@ -70,7 +78,7 @@ async def start_replica() -> AsyncIterator[StartReplica]:
 async def lab(server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
     """A store and an artifact store, from which replicas are started; they are stopped at the end of the test."""
     warmup()
-    lab = Lab(server, tmp_path)
+    lab = Lab(server, tmp_path / "artifacts")
     await lab.open()
     yield lab
     await lab.close()

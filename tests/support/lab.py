@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from abound.artifacts.artifact_store import ArtifactStore
+from abound.history.archive import ArchiveContext, archive
+from abound.history.history import Base, History, HistoryManifest, HistoryParams
+from abound.history.replay import compact, replay
+from abound.history.retention import enforce_retention
 from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.log.events import (
     APPLY_VERSION,
@@ -28,7 +32,9 @@ from abound.replica.replica import Replica, ReplicaParams
 from abound.state.position import AT_START
 from abound.state.replicated_model import ReplicatedModel
 from abound.state.snapshots import SnapshotParams
+from abound.state.state_image import StateManifest
 from abound.store.client import Store
+from abound.store.lease import acquire
 from abound_core.config import ModelConfig
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
@@ -37,6 +43,7 @@ from tests.support.streams import drafts
 from tests.support.valkey import Server
 
 SMALL = SnapshotParams(part_bytes=16_384)
+SEGMENTS = HistoryParams(segment_bytes=4096)
 
 
 class Lab:
@@ -81,6 +88,33 @@ class Lab:
             await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
             return await self.living(name)
         return living
+
+    async def snapshot(self) -> StateManifest:
+        """Make a snapshot of the model at the end of its log."""
+        return await compact(self.store, await self.living(), SMALL, artifacts=self.artifacts)
+
+    async def archive(self, params: HistoryParams = SEGMENTS) -> HistoryManifest:
+        """Move to history what two snapshots do not need, and delete what is beyond the bounds of history."""
+        living = await self.living()
+        async with acquire(self.store, living.keys) as lease:
+            context = ArchiveContext(self.store, self.artifacts, living, lease, params)
+            contents = await archive(context)
+            assert contents is not None
+            return await enforce_retention(context, contents)
+
+    async def archived(self, params: HistoryParams = SEGMENTS) -> HistoryManifest:
+        """Make two snapshots, and move all that is before them to history."""
+        for _ in range(2):
+            await self.snapshot()
+        return await self.archive(params)
+
+    async def contents(self) -> HistoryManifest | None:
+        """What history has of the model."""
+        return await History(self.store, self.artifacts, (await self.living()).keys).manifest()
+
+    async def replayed(self, until: Offset | None = None, from_start: bool = False) -> ReplicatedModel:
+        """The model that both stores give."""
+        return await replay(self.store, await self.living(), until, from_start=from_start, artifacts=self.artifacts)
 
     async def context(self, record: str = "job", **fields: Any) -> ReplaceContext:
         living = await self.living()
@@ -186,3 +220,19 @@ async def replace_by(lab: Lab, live: LiveModel, record: str = "job", keep: bool 
     at = await replace_model(await lab.context(record, **fields), make, "a test")
     assert at is not None
     return at
+
+
+async def refitted(lab: Lab, live: LiveModel, record: str = "refit") -> Base:
+    """Replace the model as a refit does that made ``live`` of its events; return the state in the new history."""
+
+    async def make(replacement: Replacement) -> Past:
+        model = await replay(lab.store, replacement.living, replacement.after, artifacts=lab.artifacts)
+        live.serving = model.live.serving
+        model.live = live
+        return Past(model=model, source=replacement.living, tail_after=replacement.after, is_refitted=True)
+
+    assert await replace_model(await lab.context(record), make, "a test") is not None
+    contents = await lab.contents()
+    assert contents is not None
+    assert contents.refitted is not None
+    return contents.refitted

@@ -7,14 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from abound.history import full_log
-from abound.history.archive import ArchiveContext, archive
-from abound.history.history import History, HistoryParams
-from abound.history.replay import compact, replay
 from abound.log import stream
 from abound.log.events import LearnEvent, decode_entry
 from abound.replica.replica import Replica
-from abound.store.lease import acquire
-from abound_core.config import ModelConfig
 from abound_core.errors import Cancelled
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
@@ -92,7 +87,7 @@ async def same(lab: Lab, replica: Replica, expected: LiveModel) -> None:
     digest = await digest_of(expected)
     assert await digest_at(replica, await end_of(lab)) == digest
     for from_start in (True, False):
-        model = await replay(lab.store, await lab.living(), from_start=from_start, artifacts=lab.artifacts)
+        model = await lab.replayed(from_start=from_start)
         assert await model.compute_digest() == digest
 
 
@@ -100,7 +95,7 @@ async def replayed(lab: Lab) -> str:
     """The digest of what both stores give."""
     digests = set()
     for from_start in (True, False):
-        model = await replay(lab.store, await lab.living(), from_start=from_start, artifacts=lab.artifacts)
+        model = await lab.replayed(from_start=from_start)
         digests.add(await model.compute_digest())
     [digest] = digests
     assert digest is not None
@@ -109,15 +104,6 @@ async def replayed(lab: Lab) -> str:
 
 async def end_of(lab: Lab) -> Offset:
     return (await stream.tail(lab.store, (await lab.living()).keys.log)).last
-
-
-async def model_of_past(lab: Lab, stays: Any, **config: Any) -> LiveModel:
-    """A model that has learned those past events whose offset ``stays`` accepts, told as plainly as can be."""
-    live = LiveModel(ModelConfig.from_dict(config), (8, 8))
-    for at, event in lab.past:
-        if stays(at):
-            apply(live, at, event)
-    return live
 
 
 def keyed(n: int, seed: int, prefix: str, source: str | None = None) -> list[LearnEvent]:
@@ -133,27 +119,10 @@ async def teach(lab: Lab, *learned: Any) -> list[Offset]:
     return offsets
 
 
-async def archived(lab: Lab) -> None:
-    """Two snapshots, and all that is before them in history."""
-    living = await lab.living()
-    for _ in range(2):
-        await compact(lab.store, living, SMALL, artifacts=lab.artifacts)
-    async with acquire(lab.store, living.keys) as lease:
-        await archive(ArchiveContext(lab.store, lab.artifacts, living, lease, HistoryParams(segment_bytes=4096)))
-
-
-def one_of(seed: int, key: str, body: bytes) -> LearnEvent:
-    return LearnEvent(drafts(1, seed)[0].records, 1, [Unit(1, key, body)])
-
-
-def learned_units(elements: list[tuple[Offset, Any]]) -> list[Unit]:
-    return [unit for _, event in elements if isinstance(event, LearnEvent) for unit in event.units]
-
-
 async def of_history(lab: Lab) -> list[Any]:
     """The events in history and log, as they are there by now."""
     living = await lab.living()
-    contents = await History(lab.store, lab.artifacts, living.keys).manifest()
+    contents = await lab.contents()
     start = START if contents is None else contents.start
     found = []
     async for elements in full_log.read_entries(lab.store, lab.artifacts, living.keys, start):
@@ -162,5 +131,5 @@ async def of_history(lab: Lab) -> list[Any]:
 
 
 async def start_of(lab: Lab) -> Offset:
-    contents = await History(lab.store, lab.artifacts, (await lab.living()).keys).manifest()
+    contents = await lab.contents()
     return START if contents is None else contents.start

@@ -19,7 +19,7 @@ from abound.settings import Settings
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.versions import versions as versions
-from abound.versions.cache_cleanup import COPIES_KEY, N_ASKED
+from abound.versions.cache_cleanup import COPIES_KEY
 from abound.versions.card import Card
 from abound.versions.promotion.runner import PromotionRunner
 from abound_core.errors import NotReady, UnknownVersion
@@ -155,49 +155,6 @@ async def test_who_forgets_waits_for_copies_that_are_on_their_way(
     assert not left.exists()
 
 
-async def test_a_failover_that_loses_what_was_asked_for_does_not_end_the_waiting(
-    server: Server, machines: Machines, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = await start_replica(server, None, machines.artifacts("one"))
-    artifacts = ArtifactStore(machines.url)
-    await artifacts.join(one.store)
-    await forgotten(one, artifacts)
-    before = await one.store.client.lrange(COPIES_KEY, 0, -1)
-    await forgotten(one, artifacts)
-    await one.store.client.ltrim(COPIES_KEY, 1, -1)  # it loses the last one before somebody asks
-    assert await one.store.client.lrange(COPIES_KEY, 0, -1) == before
-    left = machines.folder / "one" / f"{'0' * 32}.npy"
-    left.parent.mkdir(exist_ok=True)
-    left.touch()
-    await forgotten(one, artifacts)
-    assert not left.exists()
-
-    arrived = asyncio.Event()
-    monkeypatch.setattr(one._copies, "_fetched", arrived.wait)
-    left.touch()
-    known = set(await one.store.client.lrange(COPIES_KEY, 0, -1))
-    asking = asyncio.create_task(forgotten(one, artifacts))
-    while set(await one.store.client.lrange(COPIES_KEY, 0, -1)) == known:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    await one.store.client.delete(COPIES_KEY)  # it loses the one that is waited for
-    arrived.set()
-    async with asyncio.timeout(60):
-        await asking
-    assert not left.exists()
-
-
-async def test_several_who_forget_at_once_all_come_to_an_end(
-    server: Server, machines: Machines, start_replica: StartReplica
-) -> None:
-    one = await start_replica(server, None, machines.artifacts("one"))
-    artifacts = ArtifactStore(machines.url)
-    await artifacts.join(one.store)
-    asking = [forgotten(one, artifacts) for _ in range(N_ASKED + 2)]
-    async with asyncio.timeout(60):
-        await asyncio.gather(*asking)
-    assert await one.store.client.llen(COPIES_KEY) == N_ASKED
-
-
 async def test_nobody_waits_where_files_are_mapped_where_they_lie(
     server: Server, tmp_path: Path, start_replica: StartReplica
 ) -> None:
@@ -220,23 +177,3 @@ async def test_a_machine_with_only_a_worker_deletes_them_too(
     await until(lambda: not left.exists())
     stopping.set()
     await running
-
-
-async def test_following_contests_does_not_wait_for_an_artifact_store_that_hangs(
-    store: Store, machines: Machines, start_replica: StartReplica, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await start_replica(server)
-    artifacts, asked = machines.artifacts("worker"), asyncio.Event()
-
-    async def join(store: Store) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return ""
-
-    monkeypatch.setattr(artifacts, "join", join)
-    stopping = asyncio.Event()
-    running = asyncio.create_task(PromotionRunner(Settings(), store, artifacts, stopping).run())
-    async with asyncio.timeout(60):
-        await asked.wait()
-        stopping.set()
-        await running

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 from pathlib import Path
@@ -266,9 +265,3 @@ async def test_reading_goes_on_while_a_version_is_deleted(local: ArtifactStore) 
     before = loaded.fitted.rank_vectors(vectors(5), 3)
     await versions.delete(local, KEYS, card.id)
     np.testing.assert_array_equal(loaded.fitted.rank_vectors(vectors(5), 3).ids, before.ids)
-
-
-async def test_many_read_at_one_time(local: ArtifactStore) -> None:
-    card = await write(local, fit())
-    loaded = await asyncio.gather(*(versions.load(local, KEYS, card.id, card.digest) for _ in range(4)))
-    assert len({one.card.digest for one in loaded}) == 1
