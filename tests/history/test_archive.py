@@ -1,27 +1,32 @@
-"""Entries that no snapshot needs move from the log to history."""
+"""Entries that no snapshot needs move from the log to history; a model is restored from a snapshot, or from history."""
 
 from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
-from abound.history import full_log
+from abound.history import full_log, pins
 from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, archive, restart_history
-from abound.history.history import HistoryParams
+from abound.history.garbage import FileCollector
+from abound.history.history import HistoryManifest, HistoryParams, Segment
+from abound.history.load import load_newest
 from abound.history.replay import compact, replay
+from abound.history.retention import deletable_segments, enforce_retention, segments_over_bounds
 from abound.log import stream
+from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.log.stream import Trim
 from abound.state import snapshots
 from abound.state.state_image import MANIFEST
 from abound.store.lease import acquire
-from abound_core.errors import Corrupted
+from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
 from tests.state.test_snapshots import create
-from tests.support.archived_model import PARTS, SMALL, Archived
+from tests.support.lab import SHORT, SMALL, Archived, Lab, events, model_of, refitted
 from tests.support.streams import drafts
 
 
@@ -73,7 +78,7 @@ async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archi
         kept = await store.client.get(key)
         await store.client.set(key, kept[:-1])
         async with acquire(store, keys) as lease:
-            await_nothing = ArchiveContext(store, model.artifacts, model.living, lease, SMALL)
+            await_nothing = ArchiveContext(store, model.artifacts, model.living, lease, SHORT)
             assert await history_manifest.History(store, model.artifacts, keys).manifest() is None
             assert await archive(await_nothing) is None
         assert await store.client.xlen(keys.log) == 180
@@ -132,7 +137,7 @@ async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived)
 
 async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archived) -> None:
     living = await create(model.store, "empty")
-    await compact(model.store, living, PARTS)
+    await compact(model.store, living, SMALL)
     async with acquire(model.store, living.keys) as lease:
         begun = await restart_history(ArchiveContext(model.store, model.artifacts, living, lease))
     assert begun.start == START
@@ -144,3 +149,112 @@ async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archiv
     assert await empty.past() == empty.every
     again = await replay(model.store, living, from_start=True, artifacts=model.artifacts)
     assert again.live.n_learned == 60
+
+
+# what is loaded
+
+
+async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
+    contents = await model.archive()
+    good = await replay(model.store, model.living, artifacts=model.artifacts)
+    for manifest in await snapshots.read_manifests(model.store, model.living.keys):
+        await model.store.client.delete(snapshots.file_key(model.living.keys, manifest.id, 0))
+    again = await replay(model.store, model.living, artifacts=model.artifacts)
+    assert await again.compute_digest() == await good.compute_digest()
+    with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
+        await replay(model.store, model.living)
+    with pytest.raises(NotReady, match="no usable snapshot"):
+        async with acquire(model.store, model.living.keys) as lease:
+            await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    await model.artifacts.delete(contents.segments[0].name)
+    with pytest.raises(Corrupted, match=contents.segments[0].name):
+        await replay(model.store, model.living, artifacts=model.artifacts)
+
+
+async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Archived) -> None:
+    contents = await model.archive()
+    early = await replay(model.store, model.living, model.offset(30), artifacts=model.artifacts)
+    assert early.live.n_learned == 31
+    assert await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts) is None
+    assert early.offset == START
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
+        await enforce_retention(to, contents)
+    with pytest.raises(UnknownOffset):
+        await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts)
+
+
+async def test_a_replay_begins_with_the_state_of_a_refit_unless_it_is_about_an_earlier_offset(lab: Lab) -> None:
+    past = [*await lab.append(*events(20))]
+    made = await refitted(lab, model_of(7, 9))
+    later = await lab.append(*events(5, 3))
+    contents = await lab.contents()
+    assert contents is not None
+    at = made.position.offset
+    for until, first in ((None, made), (later[0], made), (at, made), (past[-1], None), (START, None)):
+        assert contents.first_state(until) == first
+    for until, learned in ((None, 12), (later[0], 8), (past[9], 10)):
+        model = await lab.replayed(until, from_start=True)
+        assert model.live.n_learned == learned
+
+
+# how much of history is deleted, and what stays because somebody needs it
+
+
+async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) -> None:
+    contents = await model.archive()
+    whole = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    bound = sum(segment.size for segment in contents.segments[3:]) + 5
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
+        async with pins.hold_pin(model.store, model.living.keys, "a", Offset.of_entry(contents.segments[0].last)):
+            await pins.pin(model.store, model.living.keys, "b", Offset.of_entry(contents.segments[2].last))
+            first = await enforce_retention(to, contents)
+            assert first.segments == contents.segments[1:]
+        await pins.unpin(model.store, model.living.keys, "b")
+        kept = await enforce_retention(to, first)
+        assert await enforce_retention(to, kept) == kept
+    assert kept.segments == contents.segments[3:]
+    begin = sum(segment.n_entries for segment in contents.segments[:3])
+    assert kept.start == model.offset(begin - 1)
+    assert await model.past(kept.start) == model.every[begin:]
+    with pytest.raises(UnknownOffset, match=str(kept.start)) as caught:
+        await model.past()
+    assert caught.value.first == kept.start
+    with pytest.raises(UnknownOffset):
+        await replay(model.store, model.living, model.offset(3), from_start=True, artifacts=model.artifacts)
+    again = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    assert again.position == whole.position
+    assert await again.compute_digest() == await whole.compute_digest()
+    catalog, collector = await read_catalog(model.store), FileCollector(model.store)
+    for _ in range(2):
+        await collector.collect(model.artifacts, catalog)
+    left = await model.artifacts.names(model.living.keys.folder)
+    assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
+    assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
+
+
+def listed(*sizes: int, **given: object) -> HistoryManifest:
+    segments = [
+        Segment(f"{i}", f"{i * 1000 + 1}-0", f"{i * 1000 + 999}-0", i, i, 1, 1, size, "")
+        for i, size in enumerate(sizes)
+    ]
+    fields = {"format": 1, "model": "m", "incarnation": "1-0", "artifacts": "", "base": None, "segments": segments}
+    return msgspec.convert(fields | given, HistoryManifest)
+
+
+def test_how_much_retention_takes() -> None:
+    contents = listed(100, 100, 100, 100)
+    for keep_bytes, gone in ((400, 0), (390, 0), (380, 1), (300, 1), (299, 2), (99, 4), (1, 4)):
+        assert segments_over_bounds(contents, HistoryParams(keep_bytes=keep_bytes), 0) == gone
+    for now, gone in ((10_999, 0), (11_000, 0), (11_600, 1), (11_999, 1), (12_000, 2), (99_999, 4)):
+        assert segments_over_bounds(contents, HistoryParams(keep_seconds=10), now) == gone
+    assert segments_over_bounds(listed(), HistoryParams(keep_seconds=1, keep_bytes=1), 10**9) == 0
+
+
+def test_retention_stops_before_what_somebody_needs() -> None:
+    contents = listed(*[100] * 6)
+    assert deletable_segments(contents, 4, None) == 4
+    assert deletable_segments(contents, 4, Offset(2999, 0, 0)) == 3
+    assert deletable_segments(contents, 4, Offset(2998, 7, 3)) == 2
+    assert deletable_segments(contents, 4, START) == 0

@@ -28,8 +28,8 @@ from abound.store.client import Store
 from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted
 from tests.state.test_snapshots import append, create
-from tests.support.archived_model import Archived
 from tests.support.fixtures import StartReplica
+from tests.support.lab import Archived
 from tests.support.replicas import teach
 from tests.support.valkey import PATIENT, Server
 

@@ -1,14 +1,16 @@
-"""The log in the store: appending, reading on, offsets, trims, and replies that are lost."""
+"""The log in the store: connections, reading on, offsets and trims, and what a store must be."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+import hiredis
 import pytest
 
 from abound.log import stream
 from abound.log.stream import MAX_ENTRIES, LogGone
+from abound.store import raw_connection
 from abound.store.client import Store, StoreParams
 from abound.store.raw_connection import Address, ConnectionLost
 from abound.store.server_info import ServerInfo, _waitaof_holds
@@ -16,7 +18,7 @@ from abound_core.errors import CannotStart, StoreUnavailable
 from abound_core.types import START, Offset
 from benchmarks.serving import free_port
 from tests.support.proxy import Proxy
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import PATIENT, QUICK, Server
 
 KEY = b"abound:{m:1-0}:log"
 
@@ -270,3 +272,50 @@ def test_levels_that_a_store_can_reach() -> None:
 )
 def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], holds: bool) -> None:
     assert _waitaof_holds(said) is holds
+
+
+# commands in one piece
+
+
+async def test_commands_in_one_piece(store: Store) -> None:
+    connection = await store.open_connection("test")
+    for i in range(1, 4):
+        assert await connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5) == [
+            i,
+            str(i).encode(),
+            b"PONG",
+        ]
+        assert await connection.call("GET", "n", seconds=5) == str(i).encode()
+    for pair in ((("INCR",), ("GET", "n")), (("GET", "n"), ("INCR",))):
+        with pytest.raises(hiredis.ReplyError):
+            await connection.call_all(*pair, seconds=5)
+        assert await connection.call("GET", "n", seconds=5) == b"3"
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        await connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    assert await store.client.get("n") == b"3"
+
+
+async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
+    store = Store(own_server.url, own_server.store_params)
+    connection = await store.open_connection("test")
+    own_server.pause()
+    both = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    given_up = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    given_up.cancel()
+    own_server.kill()
+    with pytest.raises(ConnectionLost):
+        await both
+    await store.close()
+
+
+async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_connection, "PING_SECONDS", 0.3)
+    server = Server(timeout="1")
+    store = Store(server.url, PATIENT)
+    connection = await store.open_connection("test")
+    await asyncio.sleep(3.5)
+    assert await connection.call("PING", seconds=5) == b"PONG"
+    connection.close()
+    await store.close()
+    server.close()

@@ -16,21 +16,18 @@ from abound_core.instances.record import EMPTY_VECTOR, pack_labels
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from tests.replace.test_names import registrations
-from tests.support.lab import Lab, digest_at, events, learning, model_of, replace_by
-from tests.support.replace_context import end_of, keyed, run, teach
+from tests.support.lab import Lab, digest_at, events, keyed, learning, model_of, replace_by
 
 
 async def test_refit_learns_all_again_with_the_chosen_setting(lab: Lab) -> None:
     one, other = await lab.replica(), await lab.replica()
-    await teach(lab, *events(300, 1), *keyed(20, 2, "k"), *keyed(20, 2, "k"))
+    await lab.teach(*events(300, 1), *keyed(20, 2, "k"), *keyed(20, 2, "k"))
     before = await lab.replayed()
     async with learning(other):
-        outcome = await run(
-            lab,
-            refit,
-            RefitParams(passes=3, settings={"leak": False, "d_max": 12}, search={"margin": [0.0, 0.3]}),
+        outcome = await lab.run(
+            refit, RefitParams(passes=3, settings={"leak": False, "d_max": 12}, search={"margin": [0.0, 0.3]})
         )
-    end = await end_of(lab)
+    end = await lab.end()
     digest = await digest_at(one, end)
     assert await digest_at(other, end) == digest
     assert await (await lab.replayed()).compute_digest() == digest
@@ -69,8 +66,8 @@ def test_a_field_has_one_value_or_several() -> None:
 async def test_the_newest_events_are_held_out_after_an_import(lab: Lab) -> None:
     await lab.replica()
     await replace_by(lab, model_of(300, 9), "import")
-    await teach(lab, *events(60, 1))
-    outcome = await run(lab, refit, RefitParams(passes=2))
+    await lab.teach(*events(60, 1))
+    outcome = await lab.run(refit, RefitParams(passes=2))
     assert outcome["metrics"]["held_out"] == 6
     assert outcome["metrics"]["MRR"] > 0
     assert "note" not in outcome
@@ -78,33 +75,33 @@ async def test_the_newest_events_are_held_out_after_an_import(lab: Lab) -> None:
 
 async def test_registrations_are_learned_and_not_held_out(lab: Lab) -> None:
     await lab.replica()
-    await teach(lab, *registrations(100, "good"), *events(40, 1), *registrations(10, "late"))
-    outcome = await run(lab, refit, RefitParams(passes=2))
+    await lab.teach(*registrations(100, "good"), *events(40, 1), *registrations(10, "late"))
+    outcome = await lab.run(refit, RefitParams(passes=2))
     assert outcome["metrics"]["held_out"] == 4
     assert outcome["metrics"]["MRR"] > 0
 
 
 async def test_a_second_refit_reads_what_the_first_one_read(lab: Lab) -> None:
     one = await lab.replica()
-    await teach(lab, *events(40, 1))
+    await lab.teach(*events(40, 1))
     expected = await lab.replayed()
-    await run(lab, refit, RefitParams(passes=3, search={}, held_out=0.0), job="first")
+    await lab.run(refit, RefitParams(passes=3, search={}, held_out=0.0), job="first")
     await lab.archived()
-    assert await digest_at(one, await end_of(lab)) != await expected.compute_digest()
-    await run(lab, refit, RefitParams(passes=1, search={}), job="second")
-    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
+    assert await digest_at(one, await lab.end()) != await expected.compute_digest()
+    await lab.run(refit, RefitParams(passes=1, search={}), job="second")
+    assert await digest_at(one, await lab.end()) == await expected.compute_digest()
 
 
 async def test_a_restore_to_after_a_refit_keeps_it(lab: Lab) -> None:
     one = await lab.replica()
-    await teach(lab, *events(40, 1))
-    await run(lab, refit, RefitParams(passes=3, search={}, held_out=0.0), job="refit")
-    at = await teach(lab, *events(5, 2))
-    expected = await digest_at(one, await end_of(lab))
-    await teach(lab, *events(5, 3))
+    await lab.teach(*events(40, 1))
+    await lab.run(refit, RefitParams(passes=3, search={}, held_out=0.0), job="refit")
+    at = await lab.teach(*events(5, 2))
+    expected = await digest_at(one, await lab.end())
+    await lab.teach(*events(5, 3))
     await lab.archived()
-    await run(lab, restore, RestoreParams(to=str(at[-1]), reason="r"), job="restore")
-    assert await digest_at(one, await end_of(lab)) == expected
+    await lab.run(restore, RestoreParams(to=str(at[-1]), reason="r"), job="restore")
+    assert await digest_at(one, await lab.end()) == expected
     made = await lab.replayed(from_start=True)
     assert await made.compute_digest() == expected
 
@@ -113,14 +110,14 @@ async def test_a_restore_to_after_a_refit_keeps_it(lab: Lab) -> None:
 async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(lab: Lab, n_feedback: int) -> None:
     one = await lab.replica()
     feedback = EMPTY_VECTOR + pack_labels([], Limits(), rejected=["label 1"])
-    await teach(lab, ConfigureEvent({"margin": 0.4}), *events(9 + 8 * (n_feedback > 0), 1))
-    await teach(lab, *[LearnEvent(feedback, 1, [Unit(1)])] * n_feedback)
+    await lab.teach(ConfigureEvent({"margin": 0.4}), *events(9 + 8 * (n_feedback > 0), 1))
+    await lab.teach(*[LearnEvent(feedback, 1, [Unit(1)])] * n_feedback)
     params = RefitParams(passes=2, settings={"leak": False}, search={"margin": [0.0, 0.3], "d_max": [12]})
-    outcome = await run(lab, refit, params)
+    outcome = await lab.run(refit, params)
     assert (outcome["setting"], outcome["passes"]) == ({"leak": False, "d_max": 12}, 2)
     assert outcome["metrics"] == {"MRR": None, "held_out": 0}
     assert "nothing was compared" in outcome["note"]
-    await digest_at(one, await end_of(lab))
+    await digest_at(one, await lab.end())
     assert one.model(DEFAULT_MODEL).live.config.margin == 0.4
 
 

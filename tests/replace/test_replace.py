@@ -1,4 +1,4 @@
-"""Replacing a model beside those who learn: nothing is lost or doubled, wherever it ends."""
+"""Replacing a model, and going back to an offset, as jobs do it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import asyncio
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from abound.history.verify import verify
 from abound.jobs.replace import RestoreParams, refit, restore
 from abound.log import stream
 from abound.log.catalog import DEFAULT_MODEL, read_catalog
+from abound.log.events import ConfigureEvent, LearnEvent
 from abound.replace.copying import Past
 from abound.replace.refit import RefitParams
 from abound.replace.replace import Replacement, replace_model
-from tests.support.lab import Lab, digest_at, events
-from tests.support.replace_context import Context, end_of, of_history, run, teach
+from abound.versions.activation import activate, read_active
+from abound_core.errors import InvalidInstance, UnknownOffset
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START
+from tests.support.lab import Context, Lab, apply, digest_at, events
 from tests.support.replicas import until
+from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
 
 
@@ -31,13 +38,13 @@ async def same_again(replacement: Replacement) -> Past:
 
 async def test_two_at_once_come_one_after_the_other(lab: Lab) -> None:
     one = await lab.replica()
-    early = await teach(lab, *events(20, 1))
-    await teach(lab, *events(20, 2))
+    early = await lab.teach(*events(20, 1))
+    await lab.teach(*events(20, 2))
     await asyncio.gather(
-        run(lab, restore, RestoreParams(to=str(early[-1]), reason="r"), job="restore"),
-        run(lab, refit, RefitParams(search={}, passes=2), job="refit"),
+        lab.run(restore, RestoreParams(to=str(early[-1]), reason="r"), job="restore"),
+        lab.run(refit, RefitParams(search={}, passes=2), job="refit"),
     )
-    await digest_at(one, await end_of(lab))
+    await digest_at(one, await lab.end())
     assert one.model(DEFAULT_MODEL).live.n_learned == 20
     assert (await verify(lab.store, DEFAULT_MODEL, artifacts=lab.artifacts)).good
 
@@ -69,35 +76,108 @@ async def test_offsets_keep_their_order_and_keys_their_answers(lab: Lab) -> None
 
 
 async def test_a_large_model_is_not_kept_for_an_undo(lab: Lab) -> None:
-    await teach(lab, *events(20, 1))
+    await lab.teach(*events(20, 1))
     await replace_model(await lab.context(undo_bytes=10), same_again, "again")
     assert DEFAULT_MODEL not in (await read_catalog(lab.store)).former
 
 
 async def test_history_is_linked_and_not_written_again(lab: Lab) -> None:
     await lab.replica()
-    await teach(lab, *events(200, 1))
+    await lab.teach(*events(200, 1))
     await lab.archived()
-    await teach(lab, *events(10, 2))
+    await lab.teach(*events(10, 2))
     before = await lab.living()
     files = {path.stat().st_ino for path in lab.folder.rglob("*.seg")}
-    await run(lab, refit, RefitParams(search={}, passes=2), job="refit")
+    await lab.run(refit, RefitParams(search={}, passes=2), job="refit")
     own = {path.stat().st_ino for path in lab.folder.rglob(f"{(await lab.living()).keys.incarnation}/history/*.seg")}
     assert before.keys != (await lab.living()).keys
     assert files <= own
     assert len(own) == len(files) + 1  # what was in the log only
-    learned = [event for event in await of_history(lab) if getattr(event, "units", None)]
+    learned = [event for event in await lab.events_of_history() if getattr(event, "units", None)]
     assert len(learned) == 210
 
 
 async def test_a_job_that_was_done_is_not_done_again(lab: Lab) -> None:
     one = await lab.replica()
-    early = await teach(lab, *events(20, 1))
+    early = await lab.teach(*events(20, 1))
     params = RestoreParams(to=str(early[9]), reason="r")
     context = Context(lab, await lab.living())
     await restore(cast("Any", context), params, context.progress)
-    await teach(lab, *events(1, 3))
+    await lab.teach(*events(1, 3))
     again = Context(lab, await lab.living(), committed=True, outcome=context.job.outcome)
     await restore(cast("Any", again), params, again.progress)
-    await digest_at(one, await end_of(lab))
+    await digest_at(one, await lab.end())
     assert one.model(DEFAULT_MODEL).live.n_learned == 11
+
+
+# restore
+
+
+async def test_restore_takes_the_index_back_and_goes_on_from_there(lab: Lab) -> None:
+    one = await lab.replica()
+    early = await lab.teach(*events(30, 1))
+    await lab.teach(ConfigureEvent({"d_max": 9}), *events(20, 2))
+    await lab.teach(*events(10, 3))
+    outcome = await lab.run(restore, RestoreParams(to=str(early[-1]), reason="a bad batch"))
+    await lab.teach(*events(5, 4))
+    expected = LiveModel((await lab.living()).config, (8, 8))
+    for at, event in [*lab.past[:30], *lab.past[-5:]]:
+        apply(expected, at, event)
+    assert outcome["learned"] == 30
+    assert outcome["reason"] == "a bad batch"
+    await lab.same(one, expected)
+
+
+async def test_restore_into_the_middle_of_an_entry(lab: Lab) -> None:
+    one = await lab.replica()
+    records = [draft.records for draft in drafts(6)]
+    units = [Unit(1), Unit(2), Unit(1, batch=2), Unit(1), Unit(1)]
+    (at,) = await lab.teach(LearnEvent(b"".join(records), 6, units))
+    for position, n in ((5, 6), (3, 5), (1, 3), (0, 1)):  # what a restore discards is gone
+        await lab.run(restore, RestoreParams(to=str(at._replace(position=position)), reason="r"), job=f"j{position}")
+        await digest_at(one, await lab.end())
+        assert one.model(DEFAULT_MODEL).live.n_learned == n
+
+
+async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> None:
+    await lab.teach(*events(5))
+    with pytest.raises(InvalidInstance, match="ends at"):
+        await lab.run(restore, RestoreParams(to=f"{2**50}-0.0", reason="r"))
+    living = await lab.living()
+    await lab.archived()
+    await lab.store.client.delete(living.keys.key("history"))  # lost
+    await lab.teach(*events(5))
+    await lab.archived()
+    contents = await lab.contents()
+    assert contents is not None
+    with pytest.raises(UnknownOffset, match=str(contents.start)) as refused:
+        await lab.run(restore, RestoreParams(to=str(lab.past[1][0]), reason="r"))
+    assert refused.value.first == contents.start
+    assert (await lab.living()).keys == living.keys
+    one = await lab.replica()
+    outcome = await lab.run(restore, RestoreParams(to=str(contents.start), reason="r"), job="first")
+    assert outcome["learned"] == len([at for at, _ in lab.past if at <= contents.start])
+    assert one.model(DEFAULT_MODEL).live.n_learned == outcome["learned"]
+    assert (await verify(lab.store, DEFAULT_MODEL, artifacts=lab.artifacts)).good
+
+
+async def test_an_empty_model_can_be_restored(lab: Lab) -> None:
+    one = await lab.replica()
+    await lab.teach(*events(5))
+    await lab.run(restore, RestoreParams(to=str(START), reason="begin anew"))
+    await digest_at(one, await lab.end())
+    assert one.model(DEFAULT_MODEL).live.n_learned == 0
+
+
+async def test_a_restore_to_before_an_activation_keeps_what_is_active(lab: Lab) -> None:
+    one = await lab.replica()
+    early = await lab.teach(*events(5, 1))
+    await lab.teach(*events(5, 2))
+    card = await write(lab.artifacts, (await lab.living()).keys, fitted("v"))
+    await activate(place(lab.store, lab.artifacts, (await lab.living()).keys), card.id, "a test")
+    await lab.run(restore, RestoreParams(to=str(early[-1]), reason="r"))
+    await digest_at(one, await lab.end())
+    assert one.model(DEFAULT_MODEL).live.n_learned == 5
+    assert one.model(DEFAULT_MODEL).live.serving.version == card.id
+    one.model(DEFAULT_MODEL).check_serving()
+    assert (await read_active(lab.store, (await lab.living()).keys)).version == card.id

@@ -24,9 +24,8 @@ from abound_core.model.active_version import LIVE
 from abound_core.model.live_model import warmup
 from benchmarks.serving import free_port
 from tests.support import small_versions
-from tests.support.lab import Lab, events
+from tests.support.lab import Context, Lab, events
 from tests.support.proxy import Proxy
-from tests.support.replace_context import Context, teach
 from tests.support.valkey import Server
 
 BAD = ForgetParams(source="bad", reason="r")
@@ -118,7 +117,7 @@ async def files(lab: Lab, keys: ModelKeys) -> list[str]:
 async def test_a_failover_while_it_is_forgotten_loses_nothing(
     pair: Pair, lab: Lab, paused_at: str, learned: int
 ) -> None:
-    await teach(lab, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await lab.teach(*events(60, 1), *events(60, 2, "bad"), *events(60, 3))
     await lab.archived()
     living = await lab.living()
     context = Context(lab, living, job="forget")
@@ -143,7 +142,7 @@ async def test_a_failover_while_it_is_forgotten_loses_nothing(
 
 
 async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(pair: Pair, lab: Lab) -> None:
-    await teach(lab, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await lab.teach(*events(60, 1), *events(60, 2, "bad"), *events(60, 3))
     await lab.archived()
     former = await lab.living()
     context = Context(lab, former, job="forget")
@@ -152,7 +151,7 @@ async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker
     await reached(context, "waiting until copies")
     assert await files(lab, former.keys) != []
     before = await lab.contents()
-    await teach(lab, *events(60, 4))
+    await lab.teach(*events(60, 4))
     await lab.archived()
     assert await lab.contents() != before
     assert not forgetting.done()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -10,17 +13,20 @@ from abound.log.events import ActivateEvent, LearnEvent
 from abound.versions import activation
 from abound.versions.card import Card
 from abound.versions.promotion import challengers, standings
+from abound.versions.promotion import gate as gates
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
+from abound.versions.promotion.gate import Gate
 from abound.versions.promotion.scoring import DEPTH
+from abound.versions.promotion.standings import Standings
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict
-from abound_core.model.active_version import LIVE
+from abound_core.model.active_version import LIVE, ServingState
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
-from abound_core.promotion_rule import Contest, GateParams
+from abound_core.promotion_rule import Contest, Decision, GateParams
 from abound_core.rank_sums import rank_in
-from abound_core.types import START
+from abound_core.types import START, Offset
 from tests.support.contest_streams import (
     GATE,
     LABELS,
@@ -219,3 +225,31 @@ async def test_there_are_no_more_than_four_challengers(lab: Lab) -> None:
     assert not await challengers.withdraw(lab.store, keys, "b" * 16)
     await challengers.enter(lab.store, keys, "e" * 16, "now it fits")
     assert [one.version[0] for one in await challengers.list_challengers(lab.store, keys)] == ["c", "d", "a", "e"]
+
+
+# the gate decides once: what it activated has to come back from the log before it decides again
+
+
+DECISION = Decision("promote", "a" * 8, "live", 400, 0.1, 0.05, 0.15, 1000.0)
+
+
+async def test_nothing_is_decided_before_an_activation_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    activate = AsyncMock(return_value=Offset.parse("20-0.0"))
+    monkeypatch.setattr(gates, "save", AsyncMock())
+    monkeypatch.setattr(gates.activation, "activate", activate)
+    contest = SimpleNamespace(decide=lambda *given: DECISION)
+    standing = Standings(contest=cast(Any, contest), offset="10-0.0")
+    place = cast(Any, SimpleNamespace(keys=SimpleNamespace(name="m")))
+    gate = Gate(place, cast(Any, None), GateParams())
+
+    async def decide() -> int:
+        await gate.decide(standing, ServingState(), ["a" * 8])
+        return activate.await_count
+
+    assert await decide() == 1
+    for offset in ("10-0.0", "15-0.3"):
+        standing.offset = offset
+        assert await decide() == 1
+    assert len(standing.decisions) == 1
+    standing.offset = "20-0.0"
+    assert await decide() == 2
