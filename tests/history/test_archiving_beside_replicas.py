@@ -29,6 +29,7 @@ from abound.worker import Worker
 from abound_core.errors import CannotStart, Overloaded
 from abound_core.types import START, Offset
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import until
 from tests.support.streams import drafts, flip
 from tests.support.valkey import Server
 
@@ -53,12 +54,6 @@ async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
         worker.stop()
         await asyncio.wait_for(task, 60)
         await store.close()
-
-
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def teach(replica: Replica, n: int, seed: int) -> Offset:

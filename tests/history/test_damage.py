@@ -135,6 +135,25 @@ async def test_a_full_disk_stops_learning_and_nothing_else_and_loses_nothing(sma
 # a clock that is set back
 
 
+async def test_a_log_that_goes_on_after_the_newest_snapshot_only_is_refused(
+    server: Server, start_replica: StartReplica
+) -> None:
+    """Trimmed by somebody else: between the snapshot and what is left of the log, events are missing."""
+    replica = await start_replica(server)
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    for seed in range(2):
+        await teach(replica, 10, seed)
+        await compact(replica.store, living, SnapshotParams())
+    for seed in range(2, 5):
+        last = await teach(replica, 10, seed)
+    await replica.store.client.xtrim(living.keys.log, minid=last.entry, approximate=False)
+    late = Replica(Store(server.url, server.store_params))
+    with pytest.raises(CannotStart, match=r"does not continue from its offset .* lost its beginning.*from a backup"):
+        await late.start()
+    await late.stop()
+
+
 async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
     server: Server, start_replica: StartReplica
 ) -> None:
@@ -156,22 +175,3 @@ async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
     worker.stop()
     await working
     await store.close()
-
-
-async def test_a_log_that_goes_on_after_the_newest_snapshot_only_is_refused(
-    server: Server, start_replica: StartReplica
-) -> None:
-    """Trimmed by somebody else: between the snapshot and what is left of the log, events are missing."""
-    replica = await start_replica(server)
-    living = (await read_catalog(replica.store)).get("default")
-    assert living is not None
-    for seed in range(2):
-        await teach(replica, 10, seed)
-        await compact(replica.store, living, SnapshotParams())
-    for seed in range(2, 5):
-        last = await teach(replica, 10, seed)
-    await replica.store.client.xtrim(living.keys.log, minid=last.entry, approximate=False)
-    late = Replica(Store(server.url, server.store_params))
-    with pytest.raises(CannotStart, match=r"does not continue from its offset .* lost its beginning.*from a backup"):
-        await late.start()
-    await late.stop()

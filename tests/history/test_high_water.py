@@ -259,22 +259,6 @@ async def test_a_new_store_with_new_artifacts_is_good(place: Place, tmp_path: Pa
     await place.check()
 
 
-async def test_the_first_processes_of_a_service_may_start_at_once(
-    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another one joins the artifact store between the two questions of a check."""
-    folders = ArtifactStore.folders
-
-    async def later(artifacts: ArtifactStore) -> list[str]:
-        other = Store(server.url, PATIENT)
-        await ArtifactStore(artifacts.url).join(other)
-        await other.close()
-        return await folders(artifacts)
-
-    monkeypatch.setattr(ArtifactStore, "folders", later)
-    await place.check()
-
-
 async def test_a_deleted_and_a_recreated_model_are_not_missed(place: Place) -> None:
     await place.learn(10)
     await place.learn(10, "news")

@@ -12,11 +12,12 @@ from abound.log import stream
 from abound.log.stream import MAX_ENTRIES, LogGone
 from abound.store import raw_connection
 from abound.store.client import Store, StoreParams
-from abound.store.raw_connection import Address, ConnectionLost
+from abound.store.raw_connection import Address, ConnectionLost, pack_command
 from abound.store.server_info import ServerInfo, _waitaof_holds
 from abound_core.errors import CannotStart, StoreUnavailable
 from abound_core.types import START, Offset
 from benchmarks.serving import free_port
+from tests.support.fixtures import StartServer
 from tests.support.proxy import Proxy
 from tests.support.valkey import PATIENT, QUICK, Server
 
@@ -118,15 +119,6 @@ async def test_a_log_is_known_again_by_its_last_entry(store: Store) -> None:
     assert await stream.holds(store, KEY, offsets[5], b"%08x" % 5)
 
 
-async def test_the_last_entry_is_sent_only_if_it_is_new(store: Store) -> None:
-    assert await stream.newest_after(store, KEY, START) is None
-    await store.client.xadd(KEY, {"e": bytes(2**20), "c": b"c"}, id="5-0")
-    assert await stream.newest_after(store, KEY, START) == Offset(5, 0, 0)
-    sent = (await store.client.info("stats"))["total_net_output_bytes"]
-    assert await stream.newest_after(store, KEY, Offset(5, 0, 3)) is None
-    assert (await store.client.info("stats"))["total_net_output_bytes"] - sent < 100_000
-
-
 async def test_a_deleted_log_is_not_taken_for_one_that_lost_its_end(store: Store) -> None:
     last = (await fill(store, 3))[-1]
     connection = await store.open_connection("test")
@@ -164,27 +156,24 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
         Store(url)
 
 
-async def test_a_store_with_a_password_on_tcp() -> None:
+async def test_a_store_with_a_password_on_tcp(start_server: StartServer) -> None:
     port = free_port()
-    server = Server(port=str(port), requirepass="secret")
-    try:
-        store = Store(f"redis://:secret@127.0.0.1:{port}/2", server.store_params)
-        assert (await store.check()).appendfsync == "always"
-        connection = await store.open_connection("test")
-        await connection.call("SET", "a", "b", seconds=10)
-        assert await store.client.get("a") == b"b"
-        assert await connection.call("CLIENT", "GETNAME", seconds=10) == b"abound-test"
-        connection.close()
-        await store.close()
-        store = Store(f"redis://:wrong@127.0.0.1:{port}", StoreParams(start_seconds=0.3))
-        with pytest.raises(CannotStart, match="no store answers"):
-            await store.check()
-        with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
-            await store.open_connection("test")
-        assert "secret" not in str(caught.value)
-        await store.close()
-    finally:
-        server.close()
+    server = start_server(port=str(port), requirepass="secret")
+    store = Store(f"redis://:secret@127.0.0.1:{port}/2", server.store_params)
+    assert (await store.check()).appendfsync == "always"
+    connection = await store.open_connection("test")
+    await connection.call("SET", "a", "b", seconds=10)
+    assert await store.client.get("a") == b"b"
+    assert await connection.call("CLIENT", "GETNAME", seconds=10) == b"abound-test"
+    connection.close()
+    await store.close()
+    store = Store(f"redis://:wrong@127.0.0.1:{port}", StoreParams(start_seconds=0.3))
+    with pytest.raises(CannotStart, match="no store answers"):
+        await store.check()
+    with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
+        await store.open_connection("test")
+    assert "secret" not in str(caught.value)
+    await store.close()
 
 
 @pytest.mark.parametrize(
@@ -194,28 +183,24 @@ async def test_a_store_with_a_password_on_tcp() -> None:
         ({"maxmemory-policy": "allkeys-lru"}, "CONFIG SET maxmemory-policy noeviction"),
     ],
 )
-async def test_a_store_that_could_lose_the_log_is_refused(settings: dict[str, str], mend: str) -> None:
-    server = Server(**settings)
+async def test_a_store_that_could_lose_the_log_is_refused(
+    start_server: StartServer, settings: dict[str, str], mend: str
+) -> None:
+    server = start_server(**settings)
     store = Store(server.url, server.store_params)
-    try:
-        with pytest.raises(CannotStart, match=mend):
-            await store.check()
-    finally:
-        await store.close()
-        server.close()
+    with pytest.raises(CannotStart, match=mend):
+        await store.check()
+    await store.close()
 
 
-async def test_a_store_that_does_not_tell_its_configuration_is_taken() -> None:
-    own = Server(**{"rename-command": "CONFIG hidden", "appendfsync": "everysec"})
+async def test_a_store_that_does_not_tell_its_configuration_is_taken(start_server: StartServer) -> None:
+    own = start_server(**{"rename-command": "CONFIG hidden", "appendfsync": "everysec"})
     store = Store(own.url, own.store_params)
-    try:
-        facts = await store.check()
-        assert facts.appendfsync is None
-        assert not facts.reachable("fsync")
-        assert "does not report" in str(facts.warning)
-    finally:
-        await store.close()
-        own.close()
+    facts = await store.check()
+    assert facts.appendfsync is None
+    assert not facts.reachable("fsync")
+    assert "does not report" in str(facts.warning)
+    await store.close()
 
 
 async def test_a_store_that_is_not_there_is_waited_for_and_then_refused(tmp_path: Path) -> None:
@@ -309,13 +294,34 @@ async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
     await store.close()
 
 
-async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(raw_connection, "PING_SECONDS", 0.3)
-    server = Server(timeout="1")
+    server = start_server(timeout="1")
     store = Store(server.url, PATIENT)
     connection = await store.open_connection("test")
     await asyncio.sleep(3.5)
     assert await connection.call("PING", seconds=5) == b"PONG"
     connection.close()
     await store.close()
-    server.close()
+
+
+async def test_nothing_of_another_comes_between_commands_in_one_piece(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one write, so the store has read them all before it begins with the first."""
+    connection = await store.open_connection("test")
+    written: list[bytes] = []
+
+    class Transport:
+        def write(self, data: bytes) -> None:
+            written.append(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_transport", Transport())
+        asked = connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
+    assert written == [pack_command(("INCR", "n")) + pack_command(("GET", "n")) + pack_command(("PING",))]
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        await asked

@@ -19,7 +19,7 @@ from abound_core.errors import InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import warmup
 from abound_core.types import Offset
-from tests.support.lab import SMALL, Context, Lab, digest_at, digest_of, events, keyed, model_of, replace_by
+from tests.support.lab import SMALL, Context, Lab, digest_at, digest_of, events, keyed, replace_by
 from tests.support.streams import drafts, record
 from tests.support.valkey import Server
 
@@ -241,52 +241,35 @@ async def traces(lab: Lab, word: bytes) -> list[str]:
     return found
 
 
-async def test_events_before_history_cannot_be_forgotten(lab: Lab) -> None:
-    living = await lab.living()
+@pytest.mark.parametrize("how", ["imported", "lost history"])
+async def test_events_before_history_cannot_be_forgotten(lab: Lab, how: str) -> None:
+    """Neither by their source, nor by their key or a repeat of it that came since."""
     await lab.teach(*events(5, 1, "bad"), *keyed(3, 2, "early"))
-    await lab.archived()
-    await lab.store.client.delete(living.keys.key("history"))
-    await lab.teach(*events(5, 3))
-    await lab.archived()
-    await lab.teach(*keyed(3, 4, "late", "bad"))
-    await lab.archived()
-    contents = await lab.contents()
-    assert contents is not None
-    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early1", reason="r")):
-        with pytest.raises(UnknownOffset) as refused:
-            await lab.run(forget, params, job="refused")
-        assert refused.value.first == contents.start
-    outcome = await lab.run(forget, ForgetParams(key="late1", reason="r"), job="late")
-    assert outcome["forgotten"]["requests"] == 1
-
-
-async def test_events_of_an_imported_index_cannot_be_forgotten(lab: Lab) -> None:
-    await lab.teach(*events(5, 1))
-    await replace_by(lab, model_of(30, 9), "import")
+    if how == "imported":
+        await replace_by(lab, (await lab.replayed()).live, "import")
+    else:
+        await lab.archived()
+        await lab.store.client.delete((await lab.living()).keys.key("history"))
+        await lab.teach(*events(5, 3))
+        await lab.archived()
     at = await lab.start()
-    await lab.teach(*keyed(3, 4, "late", "bad"))
-    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early", reason="r")):
-        with pytest.raises(UnknownOffset, match="give a since") as refused:
+    await lab.teach(*keyed(3, 2, "early"), *keyed(3, 4, "late", "bad"))
+    for params, why in (
+        (ForgetParams(source="bad", reason="r"), "give a since"),
+        (ForgetParams(key="early1", reason="r"), "has been learned in it: give a since"),
+        (ForgetParams(key="never", reason="r"), "give a since"),
+    ):
+        with pytest.raises(UnknownOffset, match=why) as refused:
             await lab.run(forget, params, job="refused")
         assert refused.value.first == at
     since = (at.milliseconds + 1) / 1000
-    for one in (ForgetParams(key="late1", reason="r"), ForgetParams(source="bad", since=since, reason="r")):
-        assert (await lab.run(forget, one, job=str(one.key)))["forgotten"]["requests"] > 0
-
-
-async def test_a_key_that_an_imported_index_has_learned_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
-    await lab.teach(*keyed(3, 2, "early"))
-    live = (await lab.replayed()).live
-    await replace_by(lab, live, "import")
-    at = await lab.start()
-    await lab.teach(*keyed(3, 2, "early"), *keyed(2, 5, "late"))
-    with pytest.raises(UnknownOffset, match="has been learned in it: give a since") as refused:
-        await lab.run(forget, ForgetParams(key="early1", reason="r"), job="refused")
-    assert refused.value.first == at
-    assert (await lab.run(forget, ForgetParams(key="late1", reason="r"), job="late"))["forgotten"]["requests"] == 1
-    since = (at.milliseconds + 1) / 1000
-    later = ForgetParams(key="early1", since=since, reason="r")
-    assert (await lab.run(forget, later, job="later"))["forgotten"]["requests"] == 1
+    for params, n in (
+        (ForgetParams(key="late1", reason="r"), 1),
+        (ForgetParams(key="early1", since=since, reason="r"), 1),
+        (ForgetParams(source="bad", since=since, reason="r"), 2),
+    ):
+        outcome = await lab.run(forget, params, job=f"{params.key}")
+        assert outcome["forgotten"]["requests"] == n
 
 
 async def test_forgetting_what_never_was_changes_nothing(lab: Lab) -> None:
@@ -296,20 +279,6 @@ async def test_forgetting_what_never_was_changes_nothing(lab: Lab) -> None:
     assert outcome["forgotten"] == {"requests": 0, "instances": 0}
     assert await digest_at(one, await lab.end()) == await lab.expected()
     assert (await lab.living()).keys == one.model(DEFAULT_MODEL).keys
-
-
-async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
-    living = await lab.living()
-    await lab.teach(*keyed(3, 2, "early"))
-    await lab.archived()
-    await lab.store.client.delete(living.keys.key("history"))
-    await lab.teach(*events(5, 3))
-    await lab.archived()
-    (at, *_) = await lab.teach(*keyed(3, 2, "early"))
-    with pytest.raises(UnknownOffset, match="has been learned"):
-        await lab.run(forget, ForgetParams(key="early0", reason="r"), job="refused")
-    params = ForgetParams(key="early0", since=at.milliseconds / 1000, reason="r")
-    assert (await lab.run(forget, params, job="repeat"))["forgotten"]["requests"] == 1
 
 
 @pytest.mark.parametrize(

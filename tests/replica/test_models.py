@@ -113,7 +113,7 @@ async def test_a_replica_catches_up_with_what_another_one_acknowledged(
 ) -> None:
     one, other = await start_replica(server), await start_replica(server)
     model = other.model("default")
-    async with model._turn:  # nothing can be applied
+    async with model.paused():  # nothing can be applied
         last = await teach(one)
         with pytest.raises(NotReady, match="is behind"):
             await other.catch_up("default", 1.0)
@@ -132,7 +132,7 @@ async def test_a_change_is_answered_once_every_replica_has_it(server: Server, st
     async with asyncio.timeout(60):
         while len(await one.replicas("default")) < 2:  # noqa: ASYNC110  it waits for those that it knows of
             await asyncio.sleep(0.02)
-    async with other.model("default")._turn:
+    async with other.model("default").paused():
         changing = asyncio.create_task(one.configure("default", {"boolean": True}))
         await until(lambda: one.model("default").live.config.boolean)
         await asyncio.sleep(0.2)

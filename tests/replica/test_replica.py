@@ -79,7 +79,7 @@ async def test_read_your_writes_on_another_replica(server: Server, start_replica
 
 async def test_waiting_for_an_offset_is_bounded(server: Server, start_replica: StartReplica) -> None:
     one, other = await start_replica(server), await start_replica(server)
-    async with other.model("default")._turn:  # it cannot apply anything
+    async with other.model("default").paused():  # it cannot apply anything
         offset = await teach(one)
         with pytest.raises(NotReady, match="behind"):
             await other.wait_for("default", offset, 0.1)

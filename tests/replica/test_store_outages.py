@@ -16,7 +16,6 @@ from abound_core.errors import (
 )
 from abound_core.model.entry_application import Unit
 from abound_core.types import Offset
-from benchmarks.serving import free_port
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.served import served
@@ -46,38 +45,33 @@ async def test_a_store_that_is_away_leaves_answers_and_comes_back(
     assert len(await digests(replica, await start_replica(own_server))) == 1
 
 
-async def test_nothing_is_read_from_a_server_that_was_made_a_copy(start_replica: StartReplica) -> None:
+async def test_nothing_is_read_from_a_server_that_was_made_a_copy(
+    servers: tuple[Server, Server], start_replica: StartReplica
+) -> None:
     """A failover by hand: the connection outlives it, and the log behind it is another one from some moment on."""
-    ports = free_port(), free_port()
-    at_once = {"repl-diskless-sync-delay": "0"}
-    primary = Server(port=str(ports[0]), **at_once)
-    copy = Server(port=str(ports[1]), replicaof=f"127.0.0.1 {ports[0]}", **at_once)
-    try:
-        with primary.client() as old, copy.client() as new:
-            replica = await start_replica(primary)
-            model = replica.model("default")
-            log = model.keys.log
-            await teach(replica, 5)
-            await until(lambda: new.xlen(log) == old.xlen(log))
-            new.execute_command("REPLICAOF", "NO", "ONE")
-            await teach(replica, 3, 2)  # the new primary never gets it
-            async with model.paused():  # the follower is busy with an entry, and not with waiting for one
-                old.xadd(log, entry(7))
-                await until(lambda: model.has_waiting_entry)
-                old.execute_command("REPLICAOF", "127.0.0.1", str(ports[1]))
-                for seed in range(6):
-                    new.xadd(log, entry(seed))
-                await until(lambda: old.xlen(log) == new.xlen(log))
-            await until(lambda: replica.status().log == "cut off")
-            new.xadd(log, entry(8))
-            await asyncio.sleep(1.5)
-            assert (replica.status().ready, model.live.n_learned) == (True, 9)
-            old.execute_command("REPLICAOF", "NO", "ONE")
-            await until(lambda: replica.status().log == "connected" and model.live.n_learned == 12)
-            assert len(await digests(replica, await start_replica(primary))) == 1
-    finally:
-        copy.close()
-        primary.close()
+    primary, copy = servers
+    with primary.client() as old, copy.client() as new:
+        replica = await start_replica(primary)
+        model = replica.model("default")
+        log = model.keys.log
+        await teach(replica, 5)
+        await until(lambda: new.xlen(log) == old.xlen(log))
+        new.execute_command("REPLICAOF", "NO", "ONE")
+        await teach(replica, 3, 2)  # the new primary never gets it
+        async with model.paused():  # the follower is busy with an entry, and not with waiting for one
+            old.xadd(log, entry(7))
+            await until(lambda: model.has_waiting_entry)
+            old.execute_command("REPLICAOF", "127.0.0.1", copy.settings["port"])
+            for seed in range(6):
+                new.xadd(log, entry(seed))
+            await until(lambda: old.xlen(log) == new.xlen(log))
+        await until(lambda: replica.status().log == "cut off")
+        new.xadd(log, entry(8))
+        await asyncio.sleep(1.5)
+        assert (replica.status().ready, model.live.n_learned) == (True, 9)
+        old.execute_command("REPLICAOF", "NO", "ONE")
+        await until(lambda: replica.status().log == "connected" and model.live.n_learned == 12)
+        assert len(await digests(replica, await start_replica(primary))) == 1
 
 
 def entry(seed: int) -> dict[str | bytes, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -26,9 +25,8 @@ from abound.store.replication import rewrite_aof
 from abound.store.server_info import WAITAOF_COMMAND_VERSION, ServerInfo
 from abound_core.errors import CannotStart
 from abound_core.model.entry_application import Unit
-from benchmarks.serving import free_port
 from tests.state.test_snapshots import create
-from tests.support.fixtures import StartReplica
+from tests.support.fixtures import StartReplica, StartServer, until_copied
 from tests.support.replicas import teach, until
 from tests.support.served import NDJSON, lines, ndjson, served
 from tests.support.streams import draft, record
@@ -40,41 +38,26 @@ from tests.support.valkey import PATIENT, Server
 ABOUND = (sys.executable, "-m", "abound")
 
 
-async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
-    port = free_port()
-    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
-    copy = Server(replicaof=f"127.0.0.1 {port}")
+async def test_the_files_of_copies_are_theirs_and_that_is_said(servers: tuple[Server, Server]) -> None:
+    primary, copy = servers
     store = Store(primary.url, primary.store_params)
-    try:
-        with primary.client() as client:
-            async with asyncio.timeout(60):
-                while client.info("replication").get("slave0", {}).get("state") != "online":  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-                client.set("word", "unspeakable")
-                while not client.wait(1, 100):
-                    pass
-                client.delete("word")
-                while not client.wait(1, 100):
-                    pass
-        said = await rewrite_aof(store)
-        assert said.startswith("rewritten; ")
-        assert "send BGREWRITEAOF to each: 1 connected" in said
-        assert not holds(primary, b"unspeakable")
-        with copy.client() as client:
-            async with asyncio.timeout(60):
-                while client.info("persistence")["aof_rewrite_in_progress"]:  # noqa: ASYNC110  it moves its files
-                    await asyncio.sleep(0.05)
-        assert holds(copy, b"unspeakable")
-        copy.kill()
-        with primary.client() as client:
-            async with asyncio.timeout(60):
-                while client.info("replication")["connected_slaves"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-        assert await rewrite_aof(store) == "rewritten"
-    finally:
-        await store.close()
-        copy.close()
-        primary.close()
+    with primary.client() as client:
+        client.set("word", "unspeakable")
+        until_copied(primary)
+        client.delete("word")
+        until_copied(primary)
+    said = await rewrite_aof(store)
+    assert said.startswith("rewritten; ")
+    assert "send BGREWRITEAOF to each: 1 connected" in said
+    assert not holds(primary, b"unspeakable")
+    with copy.client() as client:
+        await until(lambda: not is_rewriting(client))  # it moves its files
+    assert holds(copy, b"unspeakable")
+    copy.kill()
+    with primary.client() as client:
+        await until(lambda: not client.info("replication")["connected_slaves"])
+    assert await rewrite_aof(store) == "rewritten"
+    await store.close()
 
 
 @pytest.mark.parametrize("runs", [True, False])
@@ -128,19 +111,16 @@ def slow_down(client: redis.Redis, seconds: float) -> None:
 
 
 @pytest.fixture
-def slow_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def slow_server(request: pytest.FixtureRequest, start_server: StartServer) -> Iterator[Server]:
     """A store whose first rewrite of its append-only file would take ten minutes."""
     appendonly, binary = request.param
-    if binary is not None and shutil.which(binary) is None:
-        pytest.skip(f"there is no {binary} here")
-    server = Server(binary, appendonly=appendonly)
+    server = start_server(binary, appendonly=appendonly)
     with server.client() as client:
         for i in range(N_KEYS):
             client.set(f"other{i}", b"x")
         slow_down(client, 600)
         yield server
         client.config_set("appendonly", "no")  # ends the process that rewrites
-    server.close()
 
 
 def is_rewriting(client: redis.Redis) -> bool:
@@ -212,10 +192,8 @@ SETTING = "no-appendfsync-on-rewrite"
 
 
 @pytest.fixture
-def pausing() -> Iterator[Server]:
-    server = Server(**{SETTING: "yes"})
-    yield server
-    server.close()
+def pausing(start_server: StartServer) -> Server:
+    return start_server(**{SETTING: "yes"})
 
 
 async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, start_replica: StartReplica) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,8 +22,8 @@ from abound.versions import versions as versions
 from abound_core.errors import NotReady, StoreUnavailable
 from abound_core.model.active_version import LIVE
 from abound_core.model.live_model import warmup
-from benchmarks.serving import free_port
 from tests.support import small_versions
+from tests.support.fixtures import until_copied
 from tests.support.lab import Context, Lab, events
 from tests.support.proxy import Proxy
 from tests.support.valkey import Server
@@ -51,22 +51,8 @@ class Pair:
 
 
 @pytest.fixture
-def servers() -> Iterator[tuple[Server, Server]]:
-    port = free_port()
-    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
-    copy = Server(replicaof=f"127.0.0.1 {port}")
-    yield primary, copy
-    copy.close()
-    primary.close()
-
-
-@pytest.fixture
 async def pair(servers: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Pair]:
     primary, copy = servers
-    with copy.client() as client:
-        async with asyncio.timeout(60):
-            while client.info("replication")["master_link_status"] != "up":  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
     proxy = Proxy(tmp_path / "proxy", primary.socket)
     await proxy.start()
     yield Pair(primary, copy, proxy)
@@ -96,10 +82,7 @@ def pausing(pair: Pair, context: Context, stage: str) -> Callable[[str, float], 
     def progress(now: str, fraction: float) -> None:
         context.progress(now, fraction)
         if now.startswith(stage) and sum(one.startswith(stage) for one in context.stages) == 1:
-            with pair.primary.client() as client:
-                client.set("word", "written")
-                while not client.wait(1, 100):
-                    pass
+            until_copied(pair.primary)
             pair.copy.pause()
 
     return progress

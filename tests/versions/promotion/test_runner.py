@@ -11,7 +11,6 @@ import pytest
 from abound.api.routes.challengers import contest_of
 from abound.settings import Settings
 from abound.versions.promotion import challengers, runner, standings
-from abound.versions.promotion.params import ChallengerParams
 from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.promotion.standings import Standings
 from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
@@ -32,7 +31,6 @@ async def running(lab: Lab) -> AsyncIterator[PromotionRunner]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
         keeper = PromotionRunner(Settings(prepare_seconds=10.0), lab.store, lab.artifacts, stopping)
-        keeper._params = ChallengerParams(keep_seconds=0.05)
         task = asyncio.create_task(keeper.run())
         try:
             yield keeper
