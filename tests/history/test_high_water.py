@@ -223,12 +223,13 @@ async def test_without_marks_history_shows_a_loss(model: Archived, server: Serve
     await place.store.close()
 
 
-async def test_an_entry_deleted_from_the_end_of_a_log_is_missed(place: Place) -> None:
+@pytest.mark.parametrize("at", [4, 9], ids=["inside", "at the end"])
+async def test_an_entry_deleted_from_a_log_is_missed(place: Place, at: int) -> None:
     log = await place.learn(10)
     await place.record()
-    [(last, _)] = await place.store.client.xrevrange(log, count=1)
-    await place.store.client.xdel(log, last)
-    assert re.search(rf"\(9 entries\) and had reached {last.decode()} \(10 entries\)", await place.refusal())
+    names = [name for name, _ in await place.store.client.xrange(log)]
+    await place.store.client.xdel(log, names[at])
+    assert re.search(rf"\(9 entries\) and had reached {names[-1].decode()} \(10 entries\)", await place.refusal())
 
 
 async def test_an_empty_store_beside_the_folder_of_another_is_refused_before_the_first_mark(place: Place) -> None:
@@ -350,3 +351,19 @@ async def test_the_first_replica_writes_marks_soon_after_the_first_event_and_at_
     assert f'"last":"{last.entry}"' in place.marks.read_text()
     await place.store.client.delete(replicas[0].model("default").keys.log)
     assert f"and had reached {last.entry}" in await place.refusal()
+
+
+async def test_the_first_processes_of_a_service_may_start_at_once(
+    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one joins the artifact store between the two questions of a check."""
+    folders = ArtifactStore.folders
+
+    async def later(artifacts: ArtifactStore) -> list[str]:
+        other = Store(server.url, PATIENT)
+        await ArtifactStore(artifacts.url).join(other)
+        await other.close()
+        return await folders(artifacts)
+
+    monkeypatch.setattr(ArtifactStore, "folders", later)
+    await place.check()

@@ -13,15 +13,15 @@ from abound.jobs.replace import RestoreParams, refit, restore
 from abound.log import stream
 from abound.log.catalog import DEFAULT_MODEL, read_catalog
 from abound.log.events import ConfigureEvent, LearnEvent
-from abound.replace.copying import Past
+from abound.replace.copying import Copy, Past
 from abound.replace.refit import RefitParams
 from abound.replace.replace import Replacement, replace_model
 from abound.versions.activation import activate, read_active
-from abound_core.errors import InvalidInstance, UnknownOffset
+from abound_core.errors import Cancelled, InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.types import START
-from tests.support.lab import Context, Lab, apply, digest_at, events
+from tests.support.lab import Context, Lab, apply, digest_at, events, model_of, replace_by
 from tests.support.replicas import until
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
@@ -34,6 +34,21 @@ async def same_again(replacement: Replacement) -> Past:
     place = replacement.context
     model = await replay(place.store, replacement.living, replacement.after, artifacts=place.artifacts)
     return Past(model=model, source=replacement.living, tail_after=replacement.after)
+
+
+async def test_a_replacement_that_fails_opens_the_log_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await lab.replica()
+    await lab.teach(*events(5, 1))
+
+    async def fail(*_: Any) -> None:
+        raise Cancelled("the job was told to stop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Copy, "finish", fail)  # the log is closed by then
+        with pytest.raises(Cancelled):
+            await replace_by(lab, model_of(3, 5))
+    await one.learn(DEFAULT_MODEL, drafts(2, 9))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 7
 
 
 async def test_two_at_once_come_one_after_the_other(lab: Lab) -> None:

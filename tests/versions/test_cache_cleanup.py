@@ -19,6 +19,7 @@ from abound.replica.replica import Replica
 from abound.settings import Settings
 from abound.state import replica_status
 from abound.store.client import Store
+from abound.tasks import wait_until
 from abound.versions import versions as versions
 from abound.versions.cache_cleanup import COPIES_KEY
 from abound.versions.promotion.runner import PromotionRunner
@@ -129,8 +130,16 @@ async def test_who_forgets_waits_for_every_replica(
     await replica_status.publish(one.store, [(keys, other)])
     with pytest.raises(NotReady, match="may still have copies of deleted versions: other"):
         await forgotten(one, artifacts, 1.5)
+
+    async def is_asked() -> bool:
+        return await one.store.client.exists(COPIES_KEY) == 1
+
+    forgetting = asyncio.create_task(forgotten(one, artifacts))
+    assert await wait_until(is_asked, 0.01, 60)
+    await one.store.client.delete(COPIES_KEY)  # a failover loses what was asked for: it is asked again
+    assert await wait_until(is_asked, 0.01, 60)
     await replica_status.withdraw(one.store, [keys], "other")
-    await forgotten(one, artifacts)
+    await forgetting
 
 
 async def test_nobody_waits_where_files_are_mapped_where_they_lie(

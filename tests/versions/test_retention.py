@@ -229,3 +229,29 @@ async def test_a_job_commits_before_its_version_is_seen(
         outcome = await fit_of
         assert await versions.ids(artifacts, KEYS) == [outcome["version"]]
     assert seen == [[]]
+
+
+async def test_a_listing_that_lacks_a_version_loses_no_version(
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = await write(artifacts, fit("frequency"))
+    monkeypatch.setattr(versions, "ids", AsyncMock(return_value=[]))
+    assert await collect(store, artifacts) == 0
+    assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
+
+
+async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: ArtifactStore) -> None:
+    begun = await begin(artifacts)
+    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="no")
+    context = SimpleNamespace(
+        store=store,
+        artifacts=artifacts,
+        living=SimpleNamespace(keys=KEYS),
+        job=job,
+        settings=SimpleNamespace(group=lambda kind: kind()),
+        serving_keys=AsyncMock(return_value=KEYS),
+    )
+    for _ in range(2):
+        outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+        assert outcome["version"] == begun.id
+        assert await versions.ids(artifacts, KEYS) == [begun.id]

@@ -10,15 +10,16 @@ from unittest.mock import AsyncMock
 import pytest
 
 from abound.log.events import ActivateEvent, LearnEvent
+from abound.store.lease import LeaseLost, acquire
 from abound.versions import activation
 from abound.versions.card import Card
 from abound.versions.promotion import challengers, standings
 from abound.versions.promotion import gate as gates
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
-from abound.versions.promotion.gate import Gate
+from abound.versions.promotion.gate import Gate, reason_of
 from abound.versions.promotion.scoring import DEPTH
-from abound.versions.promotion.standings import Standings
+from abound.versions.promotion.standings import PURPOSE, Standings
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict
 from abound_core.model.active_version import LIVE, ServingState
@@ -39,6 +40,7 @@ from tests.support.contest_streams import (
     wise,
 )
 from tests.support.lab import Lab, apply
+from tests.support.replicas import until
 from tests.support.small_versions import place, write
 
 NEVER = GateParams(min_events=10**6)
@@ -253,3 +255,64 @@ async def test_nothing_is_decided_before_an_activation_comes_back(monkeypatch: p
     assert len(standing.decisions) == 1
     standing.offset = "20-0.0"
     assert await decide() == 2
+
+
+async def test_a_late_process_writes_nothing(lab: Lab) -> None:
+    replica = await lab.replica()
+    await entered(lab)
+    keys = (await lab.living()).keys
+    async with contest(lab) as late:
+        await teach(replica, familiar(20))
+        await late.follow_log()
+        await lab.store.client.delete(keys.key("challengers-lease"))  # it has expired
+        async with acquire(lab.store, keys, purpose=PURPOSE):
+            with pytest.raises(LeaseLost):
+                await late.save()
+            assert await standings.read(lab.store, keys) is None
+            with pytest.raises(Conflict):
+                async with acquire(lab.store, keys, purpose=PURPOSE):
+                    pass
+        async with acquire(lab.store, keys):  # that of snapshots is another one
+            pass
+
+
+async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(lab: Lab) -> None:
+    """It would be the better one: the index takes over, which can be had."""
+    replica = await lab.replica()
+    former, promoted = await entered(lab), await entered(lab)
+    keys = (await lab.living()).keys
+    at = activation.ActivationContext(lab.store, lab.artifacts, keys, 10.0)
+    async with contest(lab) as follower:
+        decision = Decision("promote", promoted.id, former.id, 60, 0.5, 0.1, 0.9, 200.0)
+        follower.standing.record_decision(follower.standing.offset, decision, "under way")
+        await activation.activate(at, former.id, "a test")
+        await activation.activate(at, promoted.id, reason_of(decision))
+        await until(lambda: replica.model("default").live.serving.version == promoted.id)
+        serving = replica.model("default").live.serving
+        await follower.follow_log()
+        assert follower._gate.fallback(follower.standing, serving) == [former.id, LIVE]
+        for _ in range(100):
+            follower.standing.contest.add({promoted.id: 0, former.id: 1, LIVE: 2})
+        follower.standing.trouble = {former.id: "it is lost"}
+        await follower._gate.decide(follower.standing, serving, [])
+        assert [one.decision.version for one in follower.standing.decisions] == [promoted.id, LIVE]
+
+
+async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(lab: Lab) -> None:
+    """Anybody can give any reason, also one that the gate gave before."""
+    replica = await lab.replica()
+    card = await entered(lab)
+    model, keys = replica.model("default"), (await lab.living()).keys
+    async with contest(lab) as follower:
+        await teach(replica, familiar(60))
+        await go_on_until(follower, lambda: follower.standing.contest.served == card.id)
+        *_, promoted = (event for _, event in await lab.elements() if isinstance(event, ActivateEvent))
+        for reason in (f"{BY_GATE}that of our own deployments", promoted.reason):
+            for version in (LIVE, card.id):
+                await activation.activate(place(lab.store, lab.artifacts, keys), version, reason)
+                await challengers.enter(lab.store, keys, card.id, "a test")
+            await go_on_until(follower, lambda: model.live.serving.version == card.id)
+            await teach(replica, changed(40 * LABELS))
+            await follower.follow_log()
+            assert follower.standing.contest.comparisons[LIVE].evidence > GATE.needed
+        assert (follower.standing.promotions, follower.standing.rollbacks) == (1, 0)
