@@ -254,7 +254,7 @@ def switch_without_reading(patch: Patch) -> None:
     switch, read_once = Follower._switch, Follower._read_once
 
     async def slow(self: Follower, connection: StoreConnection) -> None:
-        await asyncio.sleep(SLOW_SECONDS)  # so that one read more often has the catalog's entry and the log's last ones
+        await asyncio.sleep(LATE_SECONDS)  # so that one read more often has the catalog's entry and the log's last ones
         await read_once(self, connection)
 
     async def wrong(self: Follower, model: ReplicatedModel, by: ReplicatedModel) -> None:
@@ -300,7 +300,8 @@ def miscount_what_was_trimmed(patch: Patch) -> None:
     patch.setattr(copying, "swap_manifest", wrong)
 
 
-SLOW_SECONDS = 0.3
+SLOW_SECONDS = 0.5
+LATE_SECONDS = 0.3
 LATE_UNTIL = BEGIN + 2.0
 
 
@@ -395,22 +396,24 @@ WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
 }
 """Faults by which a mistake is found soon; the others are found in any weather."""
 
-SLOW = dict.fromkeys((send_again, answer_before_the_reply), pytest.mark.long)
+SLOW = dict.fromkeys(
+    (send_again, answer_before_the_reply, append_to_anybody, replace_without_looking, open_without_the_fence),
+    pytest.mark.long,
+)
 """Mistakes that take many histories to find."""
 
 
 FIRST: dict[Callable[[Patch], None], int] = {
     append_to_anybody: 2122,
     wait_on_another_connection: 183,
-    count_no_replies: 10,
-    refuse_what_may_be_there: 39,
+    count_no_replies: 42,
+    refuse_what_may_be_there: 44,
     send_again: 10,
     answer_before_the_reply: 30,
     do_not_check_on_return: 79,
-    leave_an_entry_out: 13,
-    leave_the_log_open: 54,
-    replace_without_looking: 235,
-    open_without_the_fence: 1045,
+    leave_an_entry_out: 23,
+    leave_the_log_open: 123,
+    open_without_the_fence: 1319,
 }
 """Seeds to begin with, for mistakes that few histories tell of."""
 
