@@ -94,7 +94,7 @@ QUICK := \
 	tests/api/test_learn.py \
 	tests/api/test_page.py \
 	tests/api/test_rates.py \
-	tests/store/test_raw_connection.py \
+	tests/log/test_stream.py \
 	tests/test_logging.py \
 	tests/benchmarks/test_reproduction.py \
 	tests/history/test_segment.py \

@@ -10,7 +10,7 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import garbage
 from abound.store.client import Store
 from tests.state.test_snapshots import create
-from tests.support.archived_model import Archived
+from tests.support.lab import Archived
 
 
 @pytest.fixture(autouse=True)

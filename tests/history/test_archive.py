@@ -1,34 +1,33 @@
-"""Entries that no snapshot needs move from the log to history."""
+"""Entries that no snapshot needs move from the log to history; a model is restored from a snapshot, or from history."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 import pytest
 
-from abound.history import full_log
+from abound.history import full_log, pins
 from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, archive, restart_history
 from abound.history.garbage import FileCollector
-from abound.history.history import HistoryParams
+from abound.history.history import History, HistoryManifest, HistoryParams, Segment
+from abound.history.load import load_newest
 from abound.history.replay import compact, replay
-from abound.history.retention import (
-    enforce_retention,
-)
+from abound.history.retention import deletable_segments, enforce_retention, segments_over_bounds
 from abound.log import stream
 from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
-from abound.log.stream import Element, Trim
+from abound.log.stream import Trim
 from abound.state import snapshots
 from abound.state.state_image import MANIFEST
-from abound.store.lease import LeaseLost, acquire
-from abound_core.errors import ArtifactsUnavailable, Corrupted
+from abound.store.lease import acquire
+from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
 from tests.state.test_snapshots import create
-from tests.support.archived_model import PARTS, SMALL, Archived
+from tests.support.lab import SHORT, SMALL, Archived, Lab, events, model_of, refitted
 from tests.support.streams import drafts
 
 
@@ -73,26 +72,6 @@ async def test_small_segments_grow_into_larger_ones(model: Archived) -> None:
     assert again.segments[: len(contents.segments)] == contents.segments  # not one that cannot be read
 
 
-async def test_a_store_that_does_not_count_what_is_removed_is_no_matter(
-    model: Archived, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask = model.store.client.xinfo_stream
-
-    async def as_before_7(key: bytes) -> dict[str, object]:
-        answer: dict[str, object] = await ask(key)
-        return {name: value for name, value in answer.items() if name not in ("entries-added", "max-deleted-entry-id")}
-
-    monkeypatch.setattr(model.store.client, "xinfo_stream", as_before_7)
-    assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 0
-    await model.archive()
-    assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 119
-    assert not await stream.holds(model.store, model.living.keys.log, START, b"")
-    with pytest.raises(ArtifactsUnavailable):
-        await replay(model.store, model.living, from_start=True)
-    made = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
-    assert made.live.n_learned == 180
-
-
 async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archived) -> None:
     store, keys = model.store, model.living.keys
     newest, older = await snapshots.read_manifests(store, keys)
@@ -100,7 +79,7 @@ async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archi
         kept = await store.client.get(key)
         await store.client.set(key, kept[:-1])
         async with acquire(store, keys) as lease:
-            await_nothing = ArchiveContext(store, model.artifacts, model.living, lease, SMALL)
+            await_nothing = ArchiveContext(store, model.artifacts, model.living, lease, SHORT)
             assert await history_manifest.History(store, model.artifacts, keys).manifest() is None
             assert await archive(await_nothing) is None
         assert await store.client.xlen(keys.log) == 180
@@ -157,57 +136,9 @@ async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived)
         assert await full_log.newest_offset(store, keys) == model.offset(-1)
 
 
-async def test_a_store_that_loses_its_last_second_still_has_its_history(model: Archived) -> None:
-    """Its list names files again that a newer one, which is lost, did not name any more."""
-    client, keys = model.store.client, model.living.keys
-    params = HistoryParams(keep_bytes=1)
-    await model.archive(HistoryParams())
-    await model.grow(60, 3)
-    names = (history_manifest.history_key(keys), stream.trimmed_key(keys.log), keys.log)
-    before = {name: await client.dump(name) for name in names}
-    grown = await model.archive(HistoryParams())
-    assert len(grown.segments) == 1
-    async with acquire(model.store, keys) as lease:
-        await enforce_retention(ArchiveContext(model.store, model.artifacts, model.living, lease, params), grown)
-    await FileCollector(model.store).collect(model.artifacts, await read_catalog(model.store))
-    for name, dumped in before.items():
-        await client.restore(name, 0, dumped, replace=True)
-    assert (await model.contents()).end < grown.end
-    assert await model.past() == model.every
-    made = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
-    assert made.live.n_learned == len(model.every)
-    assert (await model.archive(HistoryParams())).end == grown.end
-
-
-async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
-    store, keys = model.store, model.living.keys
-
-    async def stalls() -> None:
-        """It is stopped for so long that another one does the work meanwhile."""
-        nonlocal stalled
-        if not stalled:
-            stalled = True
-            await store.client.delete(keys.key("lease"))
-            await model.grow(20, 7)
-            await model.archive(HistoryParams(segment_bytes=5000))
-
-    stalled = False
-    with pytest.raises(LeaseLost):
-        async with acquire(store, keys) as late:
-            await archive(ArchiveContext(store, model.artifacts, model.living, late, SMALL, between=stalls))
-    assert stalled
-    contents = await model.contents()
-    assert await model.past() == model.every
-    files = {name for name in await model.artifacts.names(keys.folder) if "/history/" in name}
-    assert len(files - {segment.name for segment in contents.segments}) == 1  # written too late; swept
-    for from_start in (True, False):
-        made = await replay(store, model.living, from_start=from_start, artifacts=model.artifacts)
-        assert made.live.n_learned == 200
-
-
 async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archived) -> None:
     living = await create(model.store, "empty")
-    await compact(model.store, living, PARTS)
+    await compact(model.store, living, SMALL)
     async with acquire(model.store, living.keys) as lease:
         begun = await restart_history(ArchiveContext(model.store, model.artifacts, living, lease))
     assert begun.start == START
@@ -221,26 +152,129 @@ async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archiv
     assert again.live.n_learned == 60
 
 
-@pytest.mark.parametrize("work", ["archive", "retention"])
-async def test_entries_that_another_worker_has_archived_are_not_reported_as_lost(
-    model: Archived, monkeypatch: pytest.MonkeyPatch, work: str
+# what is loaded
+
+
+async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
+    contents = await model.archive()
+    good = await replay(model.store, model.living, artifacts=model.artifacts)
+    for manifest in await snapshots.read_manifests(model.store, model.living.keys):
+        await model.store.client.delete(snapshots.file_key(model.living.keys, manifest.id, 0))
+    again = await replay(model.store, model.living, artifacts=model.artifacts)
+    assert await again.compute_digest() == await good.compute_digest()
+    with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
+        await replay(model.store, model.living)
+    with pytest.raises(NotReady, match="no usable snapshot"):
+        async with acquire(model.store, model.living.keys) as lease:
+            await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    await model.artifacts.delete(contents.segments[0].name)
+    with pytest.raises(Corrupted, match=contents.segments[0].name):
+        await replay(model.store, model.living, artifacts=model.artifacts)
+
+
+async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Archived) -> None:
+    contents = await model.archive()
+    early = await replay(model.store, model.living, model.offset(30), artifacts=model.artifacts)
+    assert early.live.n_learned == 31
+    assert await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts) is None
+    assert early.offset == START
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
+        await enforce_retention(to, contents)
+    with pytest.raises(UnknownOffset):
+        await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts)
+
+
+async def test_a_replay_begins_with_the_state_of_a_refit_unless_it_is_about_an_earlier_offset(lab: Lab) -> None:
+    past = [*await lab.append(*events(20))]
+    made = await refitted(lab, model_of(7, 9))
+    later = await lab.append(*events(5, 3))
+    contents = await lab.contents()
+    assert contents is not None
+    at = made.position.offset
+    for until, first in ((None, made), (later[0], made), (at, made), (past[-1], None), (START, None)):
+        assert contents.first_state(until) == first
+    for until, learned in ((None, 12), (later[0], 8), (past[9], 10)):
+        model = await lab.replayed(until, from_start=True)
+        assert model.live.n_learned == learned
+
+
+# how much of history is deleted, and what stays because somebody needs it
+
+
+async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) -> None:
+    contents = await model.archive()
+    whole = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    bound = sum(segment.size for segment in contents.segments[3:]) + 5
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
+        async with pins.hold_pin(model.store, model.living.keys, "a", Offset.of_entry(contents.segments[0].last)):
+            await pins.pin(model.store, model.living.keys, "b", Offset.of_entry(contents.segments[2].last))
+            first = await enforce_retention(to, contents)
+            assert first.segments == contents.segments[1:]
+        await pins.unpin(model.store, model.living.keys, "b")
+        kept = await enforce_retention(to, first)
+        assert await enforce_retention(to, kept) == kept
+    assert kept.segments == contents.segments[3:]
+    begin = sum(segment.n_entries for segment in contents.segments[:3])
+    assert kept.start == model.offset(begin - 1)
+    assert await model.past(kept.start) == model.every[begin:]
+    with pytest.raises(UnknownOffset, match=str(kept.start)) as caught:
+        await model.past()
+    assert caught.value.first == kept.start
+    with pytest.raises(UnknownOffset):
+        await replay(model.store, model.living, model.offset(3), from_start=True, artifacts=model.artifacts)
+    again = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    assert again.position == whole.position
+    assert await again.compute_digest() == await whole.compute_digest()
+    catalog, collector = await read_catalog(model.store), FileCollector(model.store)
+    for _ in range(2):
+        await collector.collect(model.artifacts, catalog)
+    left = await model.artifacts.names(model.living.keys.folder)
+    assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
+    assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
+
+
+def listed(*sizes: int, **given: object) -> HistoryManifest:
+    segments = [
+        Segment(f"{i}", f"{i * 1000 + 1}-0", f"{i * 1000 + 999}-0", i, i, 1, 1, size, "")
+        for i, size in enumerate(sizes)
+    ]
+    fields = {"format": 1, "model": "m", "incarnation": "1-0", "artifacts": "", "base": None, "segments": segments}
+    return msgspec.convert(fields | given, HistoryManifest)
+
+
+def test_how_much_retention_takes() -> None:
+    contents = listed(100, 100, 100, 100)
+    for keep_bytes, gone in ((400, 0), (390, 0), (380, 1), (300, 1), (299, 2), (99, 4), (1, 4)):
+        assert segments_over_bounds(contents, HistoryParams(keep_bytes=keep_bytes), 0) == gone
+    for now, gone in ((10_999, 0), (11_000, 0), (11_600, 1), (11_999, 1), (12_000, 2), (99_999, 4)):
+        assert segments_over_bounds(contents, HistoryParams(keep_seconds=10), now) == gone
+    assert segments_over_bounds(listed(), HistoryParams(keep_seconds=1, keep_bytes=1), 10**9) == 0
+
+
+def test_retention_stops_before_what_somebody_needs() -> None:
+    contents = listed(*[100] * 6)
+    assert deletable_segments(contents, 4, None) == 4
+    assert deletable_segments(contents, 4, Offset(2999, 0, 0)) == 3
+    assert deletable_segments(contents, 4, Offset(2998, 7, 3)) == 2
+    assert deletable_segments(contents, 4, START) == 0
+
+
+async def test_a_replay_that_begins_while_the_first_entries_are_archived(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker was suspended for longer than its lease before it reads the log."""
-    contents = await model.archive() if work == "retention" else None
-    await model.grow(60, 3)
-    await model.grow(60, 4)
-    read = stream.read
+    manifest, archived = History.manifest, False
 
-    async def suspended(*given: Any, **named: Any) -> AsyncGenerator[list[Element]]:
-        monkeypatch.undo()
-        await model.store.client.delete(model.living.keys.key("lease"))
-        await model.archive()
-        async for elements in read(*given, **named):
-            yield elements
+    async def overtaken(self: History) -> Any:
+        nonlocal archived
+        found = await manifest(self)
+        if not archived:
+            archived = True
+            await model.archive()
+        return found
 
-    async with acquire(model.store, model.living.keys) as late:
-        to = ArchiveContext(model.store, model.artifacts, model.living, late, HistoryParams(keep_bytes=1000))
-        monkeypatch.setattr(stream, "read", suspended)
-        with pytest.raises(LeaseLost):
-            await (archive(to) if contents is None else enforce_retention(to, contents))
-    assert await model.past() == model.every
+    monkeypatch.setattr(History, "manifest", overtaken)
+    again = await replay(model.store, model.living, artifacts=model.artifacts, from_start=True)
+    assert archived
+    assert again.offset == model.offset(-1)

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history import full_log
-from abound.history import history as history_manifest
-from abound.history.archive import ArchiveContext, archive, restart_history
+from abound.history.archive import ArchiveContext, restart_history
 from abound.history.garbage import FileCollector
 from abound.history.history import HistoryParams
-from abound.history.replay import compact, replay
 from abound.history.verify import verify
 from abound.log import stream
-from abound.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
+from abound.log.catalog import read_catalog
 from abound.log.stream import LogParams
-from abound.replica.replica import Replica, ReplicaParams
+from abound.replica.replica import Replica
 from abound.replica.storage_status import NO_ARTIFACTS
 from abound.state import snapshots
 from abound.state.snapshots import SnapshotParams
@@ -31,9 +26,9 @@ from abound.store.lease import acquire
 from abound.worker import Worker
 from abound_core.errors import CannotStart, Overloaded
 from abound_core.types import START, Offset
-from tests.support.fixtures import StartReplica
+from tests.support.lab import Lab
+from tests.support.replicas import until
 from tests.support.streams import drafts, flip
-from tests.support.valkey import Server
 
 OFTEN = SnapshotParams(every_bytes=3000, every_seconds=1e9, part_bytes=16_384)
 SMALL = HistoryParams(segment_bytes=1024)
@@ -42,19 +37,12 @@ Start = Callable[..., Worker]
 
 
 @pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
-    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
-    await artifacts.join(store)
-    return artifacts
-
-
-@pytest.fixture
-async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
+async def start_worker(lab: Lab) -> AsyncIterator[Start]:
     running = []
 
     def start(params: SnapshotParams = OFTEN, kept: HistoryParams = SMALL, url: str | None = None) -> Worker:
-        store = Store(server.url, server.store_params)
-        worker = Worker(store, params, artifacts=ArtifactStore(url or str(tmp_path / "artifacts")), history_params=kept)
+        store = Store(lab.server.url, lab.server.store_params)
+        worker = Worker(store, params, artifacts=ArtifactStore(url or str(lab.folder)), history_params=kept)
         running.append((worker, asyncio.create_task(worker.run()), store))
         return worker
 
@@ -65,12 +53,6 @@ async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
         await store.close()
 
 
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-
-
 async def teach(replica: Replica, n: int, seed: int) -> Offset:
     """Learn, each instance an entry of its own; where the last one is."""
     for one in drafts(n, seed):
@@ -78,25 +60,9 @@ async def teach(replica: Replica, n: int, seed: int) -> Offset:
     return replica.model("default").offset
 
 
-async def the_model(store: Store) -> CatalogModel:
-    living = (await read_catalog(store)).get("default")
-    assert living is not None
-    return living
-
-
-async def archived(store: Store, artifacts: ArtifactStore, params: HistoryParams = SMALL) -> None:
-    """Make a snapshot and archive."""
-    living = await the_model(store)
-    await compact(store, living, OFTEN, artifacts=artifacts)
-    async with acquire(store, living.keys) as lease:
-        await archive(ArchiveContext(store, artifacts, living, lease, params))
-
-
-async def test_a_worker_keeps_the_log_short_and_replicas_tell(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, start_worker: Start
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
-    other = await start_replica(server)
+async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab, start_worker: Start) -> None:
+    replica = await lab.replica()
+    other = await lab.replica(artifacts=False)
     assert replica.status().history is None
     assert other.status().history == NO_ARTIFACTS
     start_worker()
@@ -119,27 +85,25 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(
     assert 0 <= (kept.snapshot_age or -1) < 60
     await other.wait_for("default", model.offset, 60)
     await until(lambda: (model.lag, other.model("default").lag) == (0, 0))
-    verified = await verify(replica.store, "default", artifacts=artifacts)
+    verified = await verify(replica.store, "default", artifacts=lab.artifacts)
     assert verified.good
     assert verified.start == START
-    again = await start_replica(server)
+    again = await lab.replica(artifacts=False)
     assert await again.model("default").compute_digest() == await model.compute_digest()
 
 
-async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_restored(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
+async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_restored(lab: Lab) -> None:
+    replica = await lab.replica()
     first = await teach(replica, 1, 1)
     await teach(replica, 20, 2)
-    living = await the_model(store)
+    living = await lab.living()
     for _ in range(2):
-        await compact(store, living, OFTEN, artifacts=artifacts)
+        await lab.snapshot()
         last = await teach(replica, 5, 3)
-    await compact(store, living, OFTEN, artifacts=artifacts)
-    await flip(store, living.keys.log, first)
-    worker = Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL)
-    catalog = await read_catalog(store)
+    await lab.snapshot()
+    await flip(lab.store, living.keys.log, first)
+    worker = Worker(lab.store, OFTEN, artifacts=lab.artifacts, history_params=SMALL)
+    catalog = await read_catalog(lab.store)
     await worker.sweep(catalog)
     await replica.storage_status.refresh()
     kept = replica.storage_status.get(replica.model("default"))
@@ -151,8 +115,8 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     assert status.history == f"default: {kept.failure}"
     assert f"entry {first.entry} of the log of default cannot be moved to history" in status.history
     assert "abound history begin-anew" in status.history
-    assert await store.client.ttl(living.keys.key("worker-status")) > 0
-    await flip(store, living.keys.log, first)
+    assert await lab.store.client.ttl(living.keys.key("worker-status")) > 0
+    await flip(lab.store, living.keys.log, first)
     worker._without_history.clear()  # it tries again after a while
     await worker.sweep(catalog)
     await replica.storage_status.refresh()
@@ -163,29 +127,8 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     assert replica.model("default").offset == last
 
 
-async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, start_worker: Start, store: Store
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
-    living = await the_model(store)
-    first = await teach(replica, 30, 1)
-    await flip(store, living.keys.log, first)
-    start_worker()
-    await teach(replica, 100, 2)
-
-    async def told() -> str:
-        await replica.storage_status.refresh()
-        return replica.status().history or ""
-
-    async with asyncio.timeout(60):
-        while not (said := await told()):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    assert said.startswith("default: no snapshot can be made: ")
-    assert first.entry in said
-
-
 async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answer(
-    server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a bucket whose endpoint drops what is sent to it, until it does not any more."""
     monkeypatch.setattr("abound.artifacts.availability.JOIN_SECONDS", 0.2)
@@ -197,7 +140,7 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answe
             await answers.wait()
             return await super().join(store)
 
-    replica = Replica(Store(server.url, server.store_params), artifacts=Slow(str(tmp_path / "artifacts")))
+    replica = Replica(Store(lab.server.url, lab.server.store_params), artifacts=Slow(str(lab.folder)))
     async with asyncio.timeout(60):
         await replica.start()
     try:
@@ -211,25 +154,24 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answe
         await replica.stop()
 
 
-async def test_a_full_log_takes_more_once_it_is_archived(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=12_000)), artifacts=artifacts)
+async def test_a_full_log_takes_more_once_it_is_archived(lab: Lab) -> None:
+    replica = await lab.replica(log=LogParams(max_log_bytes=12_000))
     await teach(replica, 30, 1)
-    await compact(store, await the_model(store), OFTEN)
+    await lab.snapshot()
     with pytest.raises(Overloaded, match="holds its limit"):
         await teach(replica, 1000, 2)
     before = replica.model("default").held_log_bytes
-    await archived(store, artifacts)
+    await lab.snapshot()
+    await lab.archive(SMALL)
     await until(lambda: replica.model("default").held_log_bytes < before)
     await teach(replica, 10, 100)
 
 
 async def test_without_an_artifact_store_the_log_is_bounded_by_refusing(
-    server: Server, start_replica: StartReplica, start_worker: Start, tmp_path: Path
+    lab: Lab, start_worker: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("no directory")
-    replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=12_000)))
+    replica = await lab.replica(artifacts=False, log=LogParams(max_log_bytes=12_000))
     start_worker(url=str(tmp_path / "file"))
     with pytest.raises(Overloaded, match="artifact store"):
         await teach(replica, 1000, 2)
@@ -240,187 +182,68 @@ async def test_without_an_artifact_store_the_log_is_bounded_by_refusing(
     assert (await stream.tail(replica.store, keys.log)).n_removed == 0
 
 
-async def test_a_replica_that_was_stopped_for_too_long_loads_anew(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica, late = await start_replica(server), await start_replica(server)
-    at = await teach(replica, 20, 1)
-    await late.wait_for("default", at, 60)
-    stopped = late.model("default")
-    async with stopped._turn:  # it reads no more, and its connection stays
-        await teach(replica, 20, 2)
-        for seed in (3, 4):
-            await archived(store, artifacts)
-            await teach(replica, 20, seed)
-        await archived(store, artifacts)
-        assert (await stream.trim_of(store, stopped.keys.log)).is_past(stopped.offset)
-    at = await teach(replica, 5, 5)
-    await until(lambda: stopped.ready and stopped.offset >= at)
-    assert stopped.failure is None
-    assert await stopped.compute_digest() == await replica.model("default").compute_digest()
-    assert stopped.position == replica.model("default").position
-
-
-async def test_a_start_without_a_good_snapshot_goes_by_history(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica = await start_replica(server)
+async def test_a_start_without_a_good_snapshot_goes_by_history(lab: Lab) -> None:
+    replica = await lab.replica(artifacts=False)
     for seed in range(3):
         await teach(replica, 20, seed)
-        await archived(store, artifacts)
+        await lab.snapshot()
+    contents = await lab.archive(SMALL)
     keys = replica.model("default").keys
-    good = await snapshots.read_manifests(store, keys)
+    good = await snapshots.read_manifests(lab.store, keys)
     for manifest in good:
-        await store.client.delete(snapshots.file_key(keys, manifest.id, 0))
-    again = await start_replica(server, artifacts=artifacts)
+        await lab.store.client.delete(snapshots.file_key(keys, manifest.id, 0))
+    again = await lab.replica()
     assert await again.model("default").compute_digest() == await replica.model("default").compute_digest()
-    blind = Replica(Store(server.url, server.store_params))
+    blind = Replica(Store(lab.server.url, lab.server.store_params))
     with pytest.raises(CannotStart, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
         await blind.start()
     await blind.stop()
-    contents = await history_manifest.History(store, artifacts, keys).manifest()
-    assert contents is not None
-    await artifacts.delete(contents.segments[0].name)
-    broken = Replica(Store(server.url, server.store_params), artifacts=ArtifactStore(artifacts.url))
+    await lab.artifacts.delete(contents.segments[0].name)
+    broken = Replica(Store(lab.server.url, lab.server.store_params), artifacts=ArtifactStore(lab.artifacts.url))
     with pytest.raises(CannotStart, match=rf"{contents.segments[0].name}.*is missing"):
         await broken.start()
     await broken.stop()
 
 
-async def test_what_nothing_points_to_leaves_the_artifact_store(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
+async def test_what_nothing_points_to_leaves_the_artifact_store(lab: Lab) -> None:
+    replica = await lab.replica()
     await replica.models.create("gone", replica.model("default").live.config)
     await replica.models.create("other", replica.model("default").live.config)
     gone, other = replica.model("gone").keys, replica.model("other").keys
-    await teach(replica, 20, 1)
-    await archived(store, artifacts)
-    await teach(replica, 20, 2)
-    await archived(store, artifacts)
-    await artifacts.put(f"{gone.name}/{gone.incarnation}/history/1-0.seg", b"x")
+    for seed in (1, 2):
+        await teach(replica, 20, seed)
+        await lab.snapshot()
+    await lab.archive(SMALL)
+    await lab.artifacts.put(f"{gone.name}/{gone.incarnation}/history/1-0.seg", b"x")
     await replica.models.delete("gone")
     kept = [f"{gone.name}/{gone.incarnation}/history/1-0.seg"]
-    assert await artifacts.names("gone") == kept  # the store may lose the deletion yet
+    assert await lab.artifacts.names("gone") == kept  # the store may lose the deletion yet
     keys = replica.model("default").keys
-    history_files = [name for name in await artifacts.names() if name.endswith(".seg")]
+    history_files = [name for name in await lab.artifacts.names() if name.endswith(".seg")]
     assert history_files
     late = f"{gone.name}/{gone.incarnation}/index/x/0"
     orphan = f"{keys.name}/{keys.incarnation}/history/1-0-0.seg"
     first = f"{other.name}/{other.incarnation}/history/1-0-0.seg"
     newer, foreign = f"newer/{2**60}-0/history/1-0.seg", f"{keys.name}/{keys.incarnation}/versions/v/x.npy"
-    living = await the_model(store)
-    async with acquire(store, living.keys) as lease:
-        begun = await restart_history(ArchiveContext(store, artifacts, living, lease))
+    living = await lab.living()
+    async with acquire(lab.store, living.keys) as lease:
+        begun = await restart_history(ArchiveContext(lab.store, lab.artifacts, living, lease))
     assert begun.base is not None
     bases = [f"{keys.name}/{keys.incarnation}/index/{begun.base.index}/manifest"]
-    before = [name for name in await artifacts.names() if name not in (*history_files, *kept)]
+    before = [name for name in await lab.artifacts.names() if name not in (*history_files, *kept)]
     half_base = f"{keys.name}/{keys.incarnation}/index/base-0123/0"
     assert bases[0] in before
     for name in (half_base, late, orphan, first, newer, foreign):
-        await artifacts.put(name, b"x")
-    path = artifacts.path(f"{keys.name}/{keys.incarnation}/history/x")
+        await lab.artifacts.put(name, b"x")
+    path = lab.artifacts.path(f"{keys.name}/{keys.incarnation}/history/x")
     assert path is not None
     half = path.with_name(".half.part")
     half.write_bytes(b"x")
     os.utime(half, (1, 1))
-    catalog, collector = await read_catalog(store), FileCollector(store)
-    everything = await artifacts.names()
-    assert await collector.collect(artifacts, catalog) == 1  # half a file
-    assert await artifacts.names() == everything
-    assert await collector.collect(artifacts, catalog) == 4 + len(history_files)
-    assert sorted(await artifacts.names()) == sorted([*before, newer, foreign])
+    catalog, collector = await read_catalog(lab.store), FileCollector(lab.store)
+    everything = await lab.artifacts.names()
+    assert await collector.collect(lab.artifacts, catalog) == 1  # half a file
+    assert await lab.artifacts.names() == everything
+    assert await collector.collect(lab.artifacts, catalog) == 4 + len(history_files)
+    assert sorted(await lab.artifacts.names()) == sorted([*before, newer, foreign])
     assert not half.exists()
-
-
-async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
-) -> None:
-    replica = await start_replica(server, artifacts=artifacts)
-    await replica.models.create("back", replica.model("default").live.config)
-    back = replica.model("back").keys
-    for seed in (1, 2):
-        await replica.learn("back", drafts(20, seed))
-        living = (await read_catalog(store)).get("back")
-        assert living is not None
-        await compact(store, living, OFTEN, artifacts=artifacts)
-    async with acquire(store, back) as lease:
-        await archive(ArchiveContext(store, artifacts, living, lease, SMALL))
-    digest = await replica.model("back").compute_digest()
-    before = {key: await store.client.dump(key) async for key in store.client.scan_iter(match="*back*")}
-    catalog = await store.client.dump(CATALOG_KEY)
-    collector = FileCollector(store)
-    await replica.models.delete("back")
-    await collector.collect(artifacts, await read_catalog(store))
-    for key, dumped in {**before, CATALOG_KEY: catalog}.items():
-        await store.client.restore(key, 0, dumped, replace=True)
-    await collector.collect(artifacts, await read_catalog(store))
-    assert (await verify_from_start(store, living, artifacts)) == digest
-
-
-async def verify_from_start(store: Store, living: CatalogModel, artifacts: ArtifactStore) -> str:
-    return await (await replay(store, living, from_start=True, artifacts=artifacts)).compute_digest()
-
-
-async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing(
-    own_server: Server, start_replica: StartReplica, tmp_path: Path
-) -> None:
-    url = str(tmp_path / "artifacts")
-    replica = await start_replica(own_server, artifacts=ArtifactStore(url))
-    store, keys = replica.store, replica.model("default").keys
-    environment = os.environ | {
-        "ABOUND_REDIS_URL": own_server.url,
-        "ABOUND_ARTIFACTS_URL": url,
-        "ABOUND_SNAPSHOTS_EVERY_BYTES": "2000",
-    }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.worker", env=environment)
-    own = Store(own_server.url, own_server.store_params)
-    worker = Worker(own, OFTEN, artifacts=ArtifactStore(url), history_params=SMALL)
-    running = None
-    try:
-        seed = 0
-        async with asyncio.timeout(120):
-            while replica.model("default").trim.n_entries < 20:
-                seed += 1
-                await teach(replica, 5, seed)
-        async with asyncio.timeout(60):  # catch it while it has the lease
-            while True:
-                seed += 1
-                await teach(replica, 5, seed)
-                process.send_signal(signal.SIGSTOP)
-                if await store.client.get(keys.key("lease")) is not None:
-                    break
-                process.send_signal(signal.SIGCONT)
-        await store.client.delete(keys.key("lease"))  # its time is over
-        fence = await store.client.get(keys.key("fence"))
-        before = replica.model("default").trim.n_entries
-        running = asyncio.create_task(worker.run())
-        async with asyncio.timeout(60):
-            # What was trimmed may be the other worker's, of which the replica had not heard.
-            while replica.model("default").trim.n_entries < before + 40 or (
-                await store.client.get(keys.key("fence")) == fence
-            ):
-                seed += 1
-                await teach(replica, 5, seed)
-        process.send_signal(signal.SIGCONT)
-        for _ in range(4):
-            seed += 1
-            await teach(replica, 10, seed)
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 60) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        if running is not None:
-            worker.stop()
-            await asyncio.wait_for(running, 60)
-        await own.close()
-    visible = ArtifactStore(url)
-    await visible.join(store)
-    model = replica.model("default")
-    entries = [name async for some in full_log.read_entries(store, visible, keys, START) for name, _ in some]
-    assert len(entries) == model.position.n_entries == len(set(entries))
-    verified = await verify(store, "default", artifacts=visible)
-    assert verified.good
-    assert len(await snapshots.read_manifests(store, keys)) == 2

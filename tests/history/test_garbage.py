@@ -7,11 +7,8 @@ import asyncio
 import pytest
 
 from abound.history import garbage
-from abound.history.archive import ArchiveContext, archive
 from abound.history.garbage import FileCollector, collect_keys
-from abound.history.history import History, HistoryParams
-from abound.history.replay import compact, replay
-from abound.history.retention import enforce_retention
+from abound.history.history import HistoryParams
 from abound.log.catalog import read_catalog
 from abound.log.closing import append_fenced
 from abound.log.events import IncarnationDropped, ReplacementBegun
@@ -20,8 +17,7 @@ from abound.store.key_names import ModelKeys
 from abound.store.lease import REPLACEMENT, acquire
 from abound.worker import Worker
 from abound_core.types import START
-from tests.support.lab import SMALL, Lab, events, model_of, replace_by
-from tests.support.refits import refitted
+from tests.support.lab import Lab, events, model_of, refitted, replace_by
 
 
 async def swept(lab: Lab, sweep: FileCollector) -> int:
@@ -34,29 +30,17 @@ async def states(lab: Lab) -> set[str]:
     return {name.split("/")[3] for name in await lab.artifacts.names(folder)}
 
 
-async def archived(lab: Lab, params: HistoryParams) -> None:
-    """Two snapshots at the log's end, and what is before them in history, within its bounds."""
-    living = await lab.living()
-    for _ in range(2):
-        await compact(lab.store, living, SMALL, artifacts=lab.artifacts)
-    async with acquire(lab.store, living.keys) as lease:
-        to = ArchiveContext(lab.store, lab.artifacts, living, lease, params)
-        contents = await archive(to)
-        assert contents is not None
-        await enforce_retention(to, contents)
-
-
 async def test_the_state_of_a_refit_goes_with_the_segments_up_to_it(lab: Lab) -> None:
     worker = Worker(lab.store, artifacts=lab.artifacts)
     await lab.append(*events(20))
     made = await refitted(lab, model_of(20, 9))
     await lab.append(*events(20, 2))
-    await archived(lab, HistoryParams(segment_bytes=2048))
+    await lab.archived(HistoryParams(segment_bytes=2048))
     for _ in range(3):
         await worker.sweep(await read_catalog(lab.store))
         assert await states(lab) == {made.index}  # starts begin with it
-    await archived(lab, HistoryParams(segment_bytes=2048, keep_bytes=1))
-    contents = await History(lab.store, lab.artifacts, (await lab.living()).keys).manifest()
+    await lab.archived(HistoryParams(segment_bytes=2048, keep_bytes=1))
+    contents = await lab.contents()
     assert contents is not None
     assert contents.base is not None
     assert contents.refitted is None
@@ -64,8 +48,8 @@ async def test_the_state_of_a_refit_goes_with_the_segments_up_to_it(lab: Lab) ->
     assert await states(lab) == {made.index, contents.base.index}  # the store may lose its last second
     await worker.sweep(await read_catalog(lab.store))
     assert await states(lab) == {contents.base.index}
-    model = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
-    same = await replay(lab.store, await lab.living(), artifacts=lab.artifacts)
+    model = await lab.replayed(from_start=True)
+    same = await lab.replayed()
     assert await model.compute_digest() == await same.compute_digest()
 
 
@@ -96,7 +80,7 @@ async def has(lab: Lab, keys: ModelKeys) -> tuple[bool, bool]:
 
 async def test_what_an_undo_needs_stays_until_it_is_given_up(lab: Lab) -> None:
     await lab.append(*events(20))
-    await archived(lab, HistoryParams())
+    await lab.archived(HistoryParams())
     first = (await lab.living()).keys
     await replace_by(lab, model_of(5, 1), keep=True)
     worker = Worker(lab.store, artifacts=lab.artifacts, undo_seconds=3600.0)

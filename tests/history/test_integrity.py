@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,56 +12,23 @@ from typer.testing import CliRunner
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.cli.main import app
-from abound.history.archive import ArchiveContext, archive
-from abound.history.garbage import FileCollector
-from abound.history.history import Base, History, HistoryParams, Segment, history_key
-from abound.history.integrity import find_damage
-from abound.history.replay import compact
-from abound.history.retention import enforce_retention
+from abound.history.history import Base, HistoryParams, history_key
 from abound.history.verify import verify
-from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION
-from abound.log.stream import Element
 from abound.replica.replica import Replica
 from abound.state import state_files
 from abound.state.state_image import MANIFEST
 from abound.store.client import Store
-from abound.store.lease import acquire
 from abound_core.errors import AboundError, CannotStart, Corrupted
-from abound_core.model.live_model import warmup
-from tests.support.archived_model import Archived
-from tests.support.lab import SMALL, Lab, digest_at, events, model_of
-from tests.support.refits import refitted
-from tests.support.valkey import Server
-
-
-@pytest.fixture
-async def lab(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
-    warmup()
-    monkeypatch.setenv("ABOUND_ARTIFACTS_URL", str(tmp_path))
-    lab = Lab(server, tmp_path)
-    await lab.open()
-    yield lab
-    await lab.close()
+from tests.support.lab import Lab, digest_at, events, model_of, refitted
 
 
 async def run(lab: Lab, *words: str) -> tuple[int, str]:
     """Run a command; return its exit code and what it says, also as an error."""
-    done = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--redis-url", lab.server.url])
+    runner = CliRunner(env={"ABOUND_ARTIFACTS_URL": str(lab.folder)})
+    done = await asyncio.to_thread(runner.invoke, app, [*words, "--redis-url", lab.server.url])
     error = done.exception if isinstance(done.exception, AboundError) else ""
     return done.exit_code, f"{done.stdout}{error}"
-
-
-async def snapshot(lab: Lab, seed: int) -> None:
-    await lab.append(*events(20, seed))
-    await compact(lab.store, await lab.living(), SMALL, artifacts=lab.artifacts)
-
-
-async def move(lab: Lab) -> None:
-    """Archive what no snapshot needs."""
-    living = await lab.living()
-    async with acquire(lab.store, living.keys) as lease:
-        await archive(ArchiveContext(lab.store, lab.artifacts, living, lease, HistoryParams(segment_bytes=2000)))
 
 
 async def flip_state_file(lab: Lab, name: str) -> None:
@@ -93,21 +58,16 @@ async def test_damage_that_snapshots_hide_is_found_with_the_way_out(lab: Lab, of
     await lab.append(*events(20))
     base: Base | None = await refitted(lab, model_of(30, 9))
     for seed in (3, 4):
-        await snapshot(lab, seed)
-    await move(lab)
-    living = await lab.living()
-    if of == "base":
-        async with acquire(lab.store, living.keys) as lease:
-            to = ArchiveContext(lab.store, lab.artifacts, living, lease, HistoryParams(keep_bytes=1))
-            contents = await archive(to)
-            assert contents is not None
-            base = (await enforce_retention(to, contents)).base
+        await lab.append(*events(20, seed))
+        await lab.snapshot()
+    contents = await lab.archive(HistoryParams(segment_bytes=2000, keep_bytes=1 if of == "base" else 2**30))
+    base = contents.base if of == "base" else base
     assert base is not None
     name = base.index
     assert (await run(lab, "history", "show"))[0] == 0
     if of == "manifest":
         name = "manifest"
-        await lab.store.client.setrange(history_key(living.keys), 20, "damage")
+        await lab.store.client.setrange(history_key((await lab.living()).keys), 20, "damage")
     else:
         await flip_state_file(lab, name)
     code, said = await run(lab, "history", "show")
@@ -127,33 +87,6 @@ async def test_a_state_file_of_another_release_is_reported(lab: Lab) -> None:
     await lab.artifacts.put(path, json.dumps(changed).encode())
     code, said = await run(lab, "history", "show")
     assert (code, "has the format 99" in said, "run the release that wrote it" in said) == (1, True, True)
-
-
-async def test_a_segment_that_the_worker_replaces_during_the_read_is_no_damage(
-    model: Archived, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = HistoryParams(segment_bytes=14_000)
-    before = await model.archive(params)
-    read = History.elements
-
-    async def overtaken(history: History, segment: Segment) -> list[Element]:
-        if segment == before.segments[-1] and len(model.every) == 180:
-            await model.grow(20, 7)
-            await model.grow(20, 8)
-            await model.archive(params)
-            collector = FileCollector(model.store)
-            for _ in range(2):
-                await collector.collect(model.artifacts, await read_catalog(model.store))
-        return await read(history, segment)
-
-    monkeypatch.setattr(History, "elements", overtaken)
-    assert await find_damage(model.store, model.artifacts, model.living) == []
-    after = await model.contents()
-    assert before.segments[-1] not in after.segments
-    await model.artifacts.delete(after.segments[0].name)
-    missing = await find_damage(model.store, model.artifacts, model.living)
-    assert len(missing) == 1
-    assert after.segments[0].name in missing[0]
 
 
 @pytest.mark.parametrize("kind", ["damaged", "newer"])

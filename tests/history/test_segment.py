@@ -1,7 +1,13 @@
+"""A segment of history: its format; damage of a segment, list or base is named, and never read as if it were whole."""
+
 from __future__ import annotations
 
 import hashlib
+import json
+import random
 import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,9 +15,22 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from abound.artifacts.artifact_store import ARTIFACTS_KEY
+from abound.artifacts.checksums import seal
+from abound.history import history as history_manifest
+from abound.history.archive import ArchiveContext, restart_history, swap_manifest, write_segment
+from abound.history.history import HistoryManifest, HistoryParams
+from abound.history.replay import replay
+from abound.history.retention import (
+    enforce_retention,
+)
 from abound.history.segment import MAGIC, MOST_BYTES, decode_segment, encode_segment
+from abound.log import stream
 from abound.log.stream import Element
+from abound.store.key_names import ModelKeys
+from abound.store.lease import acquire
 from abound_core.errors import Corrupted
+from tests.support.lab import Archived
 
 fields = st.lists(st.binary(max_size=40), max_size=6)
 elements = st.lists(st.tuples(st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1)), unique=True, max_size=20).flatmap(
@@ -35,11 +54,6 @@ def holding(plain: bytes) -> bytes:
 @given(elements)
 def test_what_is_written_is_read(written: list[Element]) -> None:
     assert decode_segment(encode_segment(written)) == written
-
-
-def test_a_segment_is_smaller_than_what_it_holds() -> None:
-    written = [(b"%d-0" % i, [b"e", b"the same again " * 50, b"c", b"00000000"]) for i in range(1, 500)]
-    assert len(encode_segment(written)) < 20_000
 
 
 @given(elements, st.data())
@@ -104,3 +118,164 @@ def test_a_segment_that_says_too_much_takes_no_memory() -> None:
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000))
     with pytest.raises(Corrupted, match="size"):
         decode_segment(sealed(1000, unsized))
+
+
+# damage of what is stored
+
+
+Change = Callable[[Archived, HistoryManifest], Awaitable[None]]
+
+
+def in_file(change: Callable[[bytes], bytes] | None) -> Change:
+    async def damage(model: Archived, contents: HistoryManifest) -> None:
+        path = model.artifacts.path(contents.segments[1].name)
+        assert path is not None
+        if change is None:
+            path.unlink()
+        else:
+            path.write_bytes(change(path.read_bytes()))
+
+    return damage
+
+
+async def exchanged(model: Archived, contents: HistoryManifest) -> None:
+    one, other = (model.artifacts.path(segment.name) for segment in contents.segments[1:3])
+    assert one is not None
+    assert other is not None
+    packed = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(packed)
+
+
+DAMAGES: dict[str, Change] = {
+    "flipped": in_file(lambda data: data[:60] + bytes([data[60] ^ 4]) + data[61:]),
+    "truncated": in_file(lambda data: data[:-1]),
+    "empty": in_file(lambda data: b""),
+    "longer": in_file(lambda data: data + b"\0"),
+    "missing": in_file(None),
+    "exchanged": exchanged,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+async def test_a_damaged_segment_is_named_and_snapshots_stand_without_it(model: Archived, kind: str) -> None:
+    contents = await model.archive()
+    good = await replay(model.store, model.living, artifacts=model.artifacts)
+    await DAMAGES[kind](model, contents)
+    name = contents.segments[1].name
+    with pytest.raises(Corrupted, match=rf"{name}.*(damaged|missing).*backup.*begin-anew"):
+        await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    again = await replay(model.store, model.living, artifacts=model.artifacts)
+    assert await again.compute_digest() == await good.compute_digest()
+    async with acquire(model.store, model.living.keys) as lease:  # the way out that the message names
+        begun = await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    assert begun.segments == []
+    again = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    assert await again.compute_digest() == await good.compute_digest()
+    for seed in (5, 6):
+        await model.grow(30, seed)
+    assert (await model.archive()).n_entries == 209
+    assert (await model.contents()).log_bytes == (await stream.trim_of(model.store, model.living.keys.log)).log_bytes
+    assert await model.past(begun.start) == model.every[120:]
+
+
+async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment is just what was written; what it was made of was not."""
+    contents = await model.archive(HistoryParams(segment_bytes=10**6))
+    name, fields = model.every[70]
+    wrong = (name, [b"e", fields[1][:9] + bytes([fields[1][9] ^ 1]) + fields[1][10:], *fields[2:]])
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease)
+        (old,) = contents.segments
+        elements = [*model.every[:70], wrong, *model.every[71:119]]
+        segment = await write_segment(to, elements, old.n_before, old.bytes_before, old.log_bytes)
+        await swap_manifest(to, msgspec.structs.replace(contents, segments=[segment]))
+    with pytest.raises(Corrupted, match=rf"{segment.name}.*{name.decode()} in it.*begin-anew"):
+        await model.past()
+
+
+async def test_any_flipped_bit_of_a_segment_is_found(model: Archived) -> None:
+    contents = await model.archive(HistoryParams(segment_bytes=10**6))
+    (segment,) = contents.segments
+    packed = await model.artifacts.get(segment.name)
+    read = history_manifest.History(model.store, model.artifacts, model.living.keys)
+    for at in random.Random(3).sample(range(len(packed)), 60):
+        await model.artifacts.put(segment.name, packed[:at] + bytes([packed[at] ^ 16]) + packed[at + 1 :])
+        with pytest.raises(Corrupted, match="its size or checksum is wrong"):
+            await read.elements(segment)
+    await model.artifacts.put(segment.name, packed)
+    assert await read.elements(segment) == model.every[:119]
+
+
+async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -> None:
+    contents = await model.archive()
+    key = history_manifest.history_key(model.living.keys)
+    plain = json.loads(await model.store.client.get(key))
+    wrong = {
+        "cannot be read": [b"\xff", b"[]", b"{}", json.dumps(plain | {"segments": [{}]}).encode()],
+        "its checksum is wrong": [json.dumps(plain | {"artifacts": "x"}).encode()],
+        "format 2": [json.dumps(plain | {"format": 2}).encode()],
+        "belongs to other": [msgspec.json.encode(seal(msgspec.structs.replace(contents, model="other")))],
+    }
+    gap = msgspec.structs.replace(contents, segments=[contents.segments[0], *contents.segments[2:]])
+    wrong["a gap"] = [msgspec.json.encode(seal(gap))]
+    swapped = msgspec.structs.replace(
+        contents,
+        segments=[
+            msgspec.structs.replace(
+                contents.segments[0], first=contents.segments[0].last, last=contents.segments[0].first
+            ),
+            *contents.segments[1:],
+        ],
+    )
+    wrong["out of order"] = [msgspec.json.encode(seal(swapped))]
+    for what, packs in wrong.items():
+        for packed in packs:
+            await model.store.client.set(key, packed)
+            with pytest.raises(Corrupted, match=what):
+                await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+            assert (await replay(model.store, model.living, artifacts=model.artifacts)).live.n_learned == 180
+            with pytest.raises(Corrupted, match=what):
+                await model.archive()
+
+
+@given(
+    st.binary(max_size=200) | st.dictionaries(st.text(max_size=9), st.integers() | st.text()).map(msgspec.json.encode)
+)
+def test_garbage_in_the_place_of_a_list_is_damaged(packed: bytes) -> None:
+    with pytest.raises(Corrupted):
+        history_manifest.parse(packed, ModelKeys("m", "1-0"))
+
+
+async def test_a_damaged_base_is_named(model: Archived) -> None:
+    contents = await model.archive()
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
+        kept = await enforce_retention(to, contents)
+    assert kept.base is not None
+    assert kept.segments == []
+    assert (await model.past(kept.start)) == model.every[119:]
+    part = f"{model.living.keys.folder}/index/{kept.base.index}/0"
+    await model.artifacts.delete(part)
+    with pytest.raises(Corrupted, match=r"base of the history .*/index/[^/]*/0.*begin-anew"):
+        await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+
+
+async def test_a_history_whose_list_or_artifact_store_is_lost_begins_anew(model: Archived, tmp_path: Path) -> None:
+    await model.archive()
+    await model.store.client.delete(history_manifest.history_key(model.living.keys))
+    with pytest.raises(Corrupted, match="no history"):
+        await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    begun = await model.archive()
+    assert (begun.start[:2], begun.segments) == (model.offset(119)[:2], [])
+    await model.store.client.delete(ARTIFACTS_KEY)
+    await model.artifacts.join(model.store)
+    for seed in (5, 6):
+        await model.grow(20, seed)
+    again = await model.archive()
+    assert again.artifacts == model.artifacts.id != begun.artifacts
+    for from_start in (True, False):
+        made = await replay(model.store, model.living, from_start=from_start, artifacts=model.artifacts)
+        assert made.live.n_learned == 220

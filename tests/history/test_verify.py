@@ -75,7 +75,7 @@ async def test_a_replica_that_does_not_answer_is_named(
     one, other = await start_replica(server), await start_replica(server)
     await one.learn("default", drafts(10))
     await shown(store, one, other)
-    async with other.model("default")._turn:
+    async with other.model("default").paused():
         verified = await verify(store, "default", wait_seconds=2.0)
     assert verified.silent == [other.id]
     assert not verified.good

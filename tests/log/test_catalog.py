@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from abound.log import catalog as catalog_module
 from abound.log.catalog import CATALOG_KEY, Catalog, compact_catalog, read_catalog
 from abound.log.events import (
     APPLY_VERSION,
@@ -25,12 +23,10 @@ from abound.log.events import (
 from abound.log.stream import Element
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from abound.worker import Worker
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.types import START, Offset
 from tests.support.fixtures import StartReplica
-from tests.support.replicas import digests, teach, until
 from tests.support.valkey import Server
 
 
@@ -56,21 +52,6 @@ def test_a_name_that_is_used_again_is_another_incarnation() -> None:
     assert catalog.offset == Offset(7, 2, 0)
 
 
-def test_creating_a_living_model_is_nothing() -> None:
-    catalog = Catalog()
-    catalog.apply(element("5-0", ModelCreated("default", {"d_max": 3})))
-    catalog.apply(element("6-0", ModelCreated("default", {"d_max": 8})))
-    assert [(living.keys.incarnation, living.config.d_max) for living in catalog] == [("5-0", 3)]
-
-
-def test_deleting_another_incarnation_is_nothing() -> None:
-    catalog = Catalog()
-    catalog.apply(element("5-0", ModelCreated("news", {})))
-    catalog.apply(element("6-0", ModelDeleted("news", "4-0")))
-    catalog.apply(element("7-0", ModelDeleted("other", "5-0")))
-    assert len(catalog) == 1
-
-
 def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
     catalog = Catalog()
     with pytest.raises(Corrupted, match="configuration of the model news"):
@@ -82,14 +63,6 @@ def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
 
 def test_the_pattern_of_a_model_means_its_name_and_no_other() -> None:
     assert ModelKeys("a.b-c_d", "1-0").pattern == b"abound:{a.b\\-c_d:1-0}:*"
-
-
-async def test_the_catalog_is_read_from_the_store(store: Store) -> None:
-    for event in (ModelCreated("one", {}), ModelCreated("two", {"d_max": 2}), ModelCreated("three", {})):
-        payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
-        await store.client.xadd("abound:catalog", {"e": payload, "c": checksum})
-    catalog = await read_catalog(store)
-    assert [living.keys.name for living in catalog] == ["one", "two", "three"]
 
 
 def test_an_entry_that_says_all_takes_the_place_of_what_was_before() -> None:
@@ -268,45 +241,3 @@ async def test_half_of_a_catalog_counts_for_nothing(
         await replica._follower._read_catalog(connection)
     assert replica._follower.catalog is before
     assert [living.keys.name for living in before] == names == replica.models.names()
-
-
-async def test_many_models_come_and_go_and_the_stream_stays_short(
-    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog_module, "GROWN_ENTRIES", 8)
-    one, behind = await start_replica(server), await start_replica(server)
-    store = Store(server.url, server.store_params)
-    worker = Worker(store)
-    running = asyncio.create_task(worker.run())
-    go_on, reading = asyncio.Event(), behind._follower._read_once
-
-    async def held_up(connection: Any) -> None:
-        await go_on.wait()
-        await reading(connection)
-
-    try:
-        await teach(one)
-        await until(lambda: behind.model("default").live.n_learned == 50)
-        first = await read_catalog(store)
-        monkeypatch.setattr(behind._follower, "_read_once", held_up)
-        monkeypatch.setattr(behind._follower, "verify_soon", lambda: None)
-        for n in range(12):
-            await one.models.create(f"model{n}", ModelConfig())
-            await teach(one, 3, name=f"model{n}")
-            if n % 4:
-                await one.models.delete(f"model{n}")
-            await until(lambda: one._follower.catalog.n_since < 8)
-        await one.models.create("late", ModelConfig())
-        assert await store.client.xlen(CATALOG_KEY) <= 3 * 8
-        assert not await store.client.xrange(CATALOG_KEY, first.offset.entry, first.offset.entry)  # it was trimmed
-        go_on.set()
-        names = ["default", "model0", "model4", "model8", "late"]
-        await until(lambda: behind.models.names() == names and behind.status().ready)
-        third = await start_replica(server)
-        assert third.models.names() == one.models.names() == names
-        for name in names:
-            assert len(await digests(one, behind, third, name=name)) == 1
-    finally:
-        worker.stop()
-        await running
-        await store.close()

@@ -17,7 +17,6 @@ from abound.log.events import (
     BoundaryEvent,
     Entry,
     IncarnationDropped,
-    MarkEvent,
     ModelReplaced,
     ReplacementBegun,
     ReplacementPrepared,
@@ -33,7 +32,7 @@ from abound_core.errors import Conflict, NotReady
 from abound_core.types import Offset
 from tests.state.test_snapshots import append, create
 from tests.support.fixtures import StartReplica
-from tests.support.replicas import teach, until
+from tests.support.replicas import teach
 from tests.support.streams import drafts
 from tests.support.valkey import Server
 
@@ -177,18 +176,3 @@ async def test_a_request_that_waits_too_long_is_refused_and_learns_nothing(
     await holding.__aexit__(None, None, None)
     await learn_one(replica, 2)
     assert replica.model("default").live.n_learned == 51
-
-
-async def test_a_control_event_waits_like_a_request(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    await teach(replica)
-    holding, lease = await closed(replica)
-    appender = replica.model("default").appender
-    assert appender is not None
-    waiting = appender.event(MarkEvent("token"), 10)
-    await asyncio.sleep(0.2)
-    assert not waiting.done()
-    await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
-    await holding.__aexit__(None, None, None)
-    at = await waiting
-    await until(lambda: replica.model("default").offset == at)

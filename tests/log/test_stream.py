@@ -1,4 +1,4 @@
-"""The log in the store: appending, reading on, offsets, trims, and replies that are lost."""
+"""The log in the store: connections, reading on, offsets and trims, and what a store must be."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import hiredis
 import pytest
 
 from abound.log import stream
-from abound.log.stream import MAX_ENTRIES, LogGone, LogParams, ReadPacer
+from abound.log.stream import MAX_ENTRIES, LogGone
+from abound.store import raw_connection
 from abound.store.client import Store, StoreParams
-from abound.store.raw_connection import Address, ConnectionLost, StoreConnection
+from abound.store.raw_connection import Address, ConnectionLost, pack_command
 from abound.store.server_info import ServerInfo, _waitaof_holds
 from abound_core.errors import CannotStart, StoreUnavailable
 from abound_core.types import START, Offset
 from benchmarks.serving import free_port
+from tests.support.fixtures import StartServer
 from tests.support.proxy import Proxy
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import PATIENT, QUICK, Server
 
 KEY = b"abound:{m:1-0}:log"
 
@@ -27,21 +29,6 @@ async def fill(store: Store, n: int, size: int = 10) -> list[Offset]:
         Offset.of_entry(await store.client.xadd(KEY, {"e": bytes([i % 256]) * size, "c": b"%08x" % i}))
         for i in range(n)
     ]
-
-
-async def test_replies_come_in_the_order_of_the_commands(store: Store) -> None:
-    connection = await store.open_connection("test")
-    replies = await asyncio.gather(*(connection.call("ECHO", str(i), seconds=10) for i in range(100)))
-    connection.close()
-    assert replies == [str(i).encode() for i in range(100)]
-
-
-async def test_a_command_that_the_store_refuses_does_not_end_the_link(store: Store) -> None:
-    connection = await store.open_connection("test")
-    with pytest.raises(hiredis.ReplyError, match="unknown command"):
-        await connection.call("NONSENSE", seconds=10)
-    assert await connection.call("PING", seconds=10) == b"PONG"
-    connection.close()
 
 
 async def test_a_lost_link_ends_what_waits_on_it(store: Store) -> None:
@@ -119,19 +106,6 @@ async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store)
     assert counts[-5:] == [1] * 5
 
 
-def test_a_reply_of_the_largest_entries_arrives_in_time_over_a_gigabit_per_second() -> None:
-    assert MAX_ENTRIES * LogParams().request_bytes / 125e6 < StoreParams().reply_seconds
-
-
-def test_a_pace_starts_small_and_follows_the_size_of_entries() -> None:
-    pace = ReadPacer(1000, 64)
-    counts = []
-    for longest, size in ((1, 10), (4, 40), (16, 160), (64, 640), (64, 64_000), (1, 5000), (1, 250), (0, 0)):
-        pace.on_reply(longest, size)
-        counts.append(pace.count)
-    assert counts == [4, 16, 64, 64, 1, 1, 4, 1]
-
-
 async def test_a_log_is_known_again_by_its_last_entry(store: Store) -> None:
     assert await stream.holds(store, KEY, START, b"")
     offsets = await fill(store, 10)
@@ -143,15 +117,6 @@ async def test_a_log_is_known_again_by_its_last_entry(store: Store) -> None:
     assert not await stream.holds(store, KEY, START, b"")
     assert not await stream.holds(store, KEY, offsets[4], b"%08x" % 4)
     assert await stream.holds(store, KEY, offsets[5], b"%08x" % 5)
-
-
-async def test_the_last_entry_is_sent_only_if_it_is_new(store: Store) -> None:
-    assert await stream.newest_after(store, KEY, START) is None
-    await store.client.xadd(KEY, {"e": bytes(2**20), "c": b"c"}, id="5-0")
-    assert await stream.newest_after(store, KEY, START) == Offset(5, 0, 0)
-    sent = (await store.client.info("stats"))["total_net_output_bytes"]
-    assert await stream.newest_after(store, KEY, Offset(5, 0, 3)) is None
-    assert (await store.client.info("stats"))["total_net_output_bytes"] - sent < 100_000
 
 
 async def test_a_deleted_log_is_not_taken_for_one_that_lost_its_end(store: Store) -> None:
@@ -191,27 +156,24 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
         Store(url)
 
 
-async def test_a_store_with_a_password_on_tcp() -> None:
+async def test_a_store_with_a_password_on_tcp(start_server: StartServer) -> None:
     port = free_port()
-    server = Server(port=str(port), requirepass="secret")
-    try:
-        store = Store(f"redis://:secret@127.0.0.1:{port}/2", server.store_params)
-        assert (await store.check()).appendfsync == "always"
-        connection = await store.open_connection("test")
-        await connection.call("SET", "a", "b", seconds=10)
-        assert await store.client.get("a") == b"b"
-        assert await connection.call("CLIENT", "GETNAME", seconds=10) == b"abound-test"
-        connection.close()
-        await store.close()
-        store = Store(f"redis://:wrong@127.0.0.1:{port}", StoreParams(start_seconds=0.3))
-        with pytest.raises(CannotStart, match="no store answers"):
-            await store.check()
-        with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
-            await store.open_connection("test")
-        assert "secret" not in str(caught.value)
-        await store.close()
-    finally:
-        server.close()
+    server = start_server(port=str(port), requirepass="secret")
+    store = Store(f"redis://:secret@127.0.0.1:{port}/2", server.store_params)
+    assert (await store.check()).appendfsync == "always"
+    connection = await store.open_connection("test")
+    await connection.call("SET", "a", "b", seconds=10)
+    assert await store.client.get("a") == b"b"
+    assert await connection.call("CLIENT", "GETNAME", seconds=10) == b"abound-test"
+    connection.close()
+    await store.close()
+    store = Store(f"redis://:wrong@127.0.0.1:{port}", StoreParams(start_seconds=0.3))
+    with pytest.raises(CannotStart, match="no store answers"):
+        await store.check()
+    with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
+        await store.open_connection("test")
+    assert "secret" not in str(caught.value)
+    await store.close()
 
 
 @pytest.mark.parametrize(
@@ -221,28 +183,24 @@ async def test_a_store_with_a_password_on_tcp() -> None:
         ({"maxmemory-policy": "allkeys-lru"}, "CONFIG SET maxmemory-policy noeviction"),
     ],
 )
-async def test_a_store_that_could_lose_the_log_is_refused(settings: dict[str, str], mend: str) -> None:
-    server = Server(**settings)
+async def test_a_store_that_could_lose_the_log_is_refused(
+    start_server: StartServer, settings: dict[str, str], mend: str
+) -> None:
+    server = start_server(**settings)
     store = Store(server.url, server.store_params)
-    try:
-        with pytest.raises(CannotStart, match=mend):
-            await store.check()
-    finally:
-        await store.close()
-        server.close()
+    with pytest.raises(CannotStart, match=mend):
+        await store.check()
+    await store.close()
 
 
-async def test_a_store_that_does_not_tell_its_configuration_is_taken() -> None:
-    own = Server(**{"rename-command": "CONFIG hidden", "appendfsync": "everysec"})
+async def test_a_store_that_does_not_tell_its_configuration_is_taken(start_server: StartServer) -> None:
+    own = start_server(**{"rename-command": "CONFIG hidden", "appendfsync": "everysec"})
     store = Store(own.url, own.store_params)
-    try:
-        facts = await store.check()
-        assert facts.appendfsync is None
-        assert not facts.reachable("fsync")
-        assert "does not report" in str(facts.warning)
-    finally:
-        await store.close()
-        own.close()
+    facts = await store.check()
+    assert facts.appendfsync is None
+    assert not facts.reachable("fsync")
+    assert "does not report" in str(facts.warning)
+    await store.close()
 
 
 async def test_a_store_that_is_not_there_is_waited_for_and_then_refused(tmp_path: Path) -> None:
@@ -301,13 +259,69 @@ def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], hol
     assert _waitaof_holds(said) is holds
 
 
-def test_parameters_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="group_bytes"):
-        LogParams(group_bytes=0)
-    with pytest.raises(ValueError, match="reply_seconds"):
-        StoreParams(reply_seconds=0)
+# commands in one piece
 
 
-async def test_a_connection_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="cannot be used"):
-        await StoreConnection.open(Address.from_url(f"unix://{tmp_path}/none"), "test", 1.0)
+async def test_commands_in_one_piece(store: Store) -> None:
+    connection = await store.open_connection("test")
+    for i in range(1, 4):
+        assert await connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5) == [
+            i,
+            str(i).encode(),
+            b"PONG",
+        ]
+        assert await connection.call("GET", "n", seconds=5) == str(i).encode()
+    for pair in ((("INCR",), ("GET", "n")), (("GET", "n"), ("INCR",))):
+        with pytest.raises(hiredis.ReplyError):
+            await connection.call_all(*pair, seconds=5)
+        assert await connection.call("GET", "n", seconds=5) == b"3"
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        await connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    assert await store.client.get("n") == b"3"
+
+
+async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
+    store = Store(own_server.url, own_server.store_params)
+    connection = await store.open_connection("test")
+    own_server.pause()
+    both = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    given_up = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    given_up.cancel()
+    own_server.kill()
+    with pytest.raises(ConnectionLost):
+        await both
+    await store.close()
+
+
+async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw_connection, "PING_SECONDS", 0.3)
+    server = start_server(timeout="1")
+    store = Store(server.url, PATIENT)
+    connection = await store.open_connection("test")
+    await asyncio.sleep(3.5)
+    assert await connection.call("PING", seconds=5) == b"PONG"
+    connection.close()
+    await store.close()
+
+
+async def test_nothing_of_another_comes_between_commands_in_one_piece(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one write, so the store has read them all before it begins with the first."""
+    connection = await store.open_connection("test")
+    written: list[bytes] = []
+
+    class Transport:
+        def write(self, data: bytes) -> None:
+            written.append(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_transport", Transport())
+        asked = connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
+    assert written == [pack_command(("INCR", "n")) + pack_command(("GET", "n")) + pack_command(("PING",))]
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        await asked

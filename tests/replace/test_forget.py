@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from abound.history.history import History
-from abound.history.replay import compact, replay
+from abound.history.replay import compact
 from abound.jobs.replace import forget, refit
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
@@ -20,19 +19,7 @@ from abound_core.errors import InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import warmup
 from abound_core.types import Offset
-from tests.support.lab import SMALL, Lab, digest_at, digest_of, events, model_of, replace_by
-from tests.support.replace_context import (
-    Context,
-    archived,
-    end_of,
-    keyed,
-    replayed,
-    run,
-    same,
-    start_of,
-    teach,
-    without,
-)
+from tests.support.lab import SMALL, Context, Lab, digest_at, digest_of, events, keyed, replace_by
 from tests.support.streams import drafts, record
 from tests.support.valkey import Server
 
@@ -40,49 +27,46 @@ from tests.support.valkey import Server
 @pytest.mark.parametrize("in_history", [False, True])
 async def test_forgetting_a_source_is_as_if_it_had_never_been(lab: Lab, in_history: bool) -> None:
     one, other = await lab.replica(), await lab.replica()
-    await teach(lab, *events(20, 1), *events(15, 2, "bad"), *keyed(10, 3, "k"), *keyed(10, 3, "k"))
-    await teach(
-        lab, ConfigureEvent({"margin": 0.1}), *keyed(5, 4, "b", "bad"), *keyed(5, 4, "b", "bad"), *events(10, 5)
-    )
+    await lab.teach(*events(20, 1), *events(15, 2, "bad"), *keyed(10, 3, "k"), *keyed(10, 3, "k"))
+    await lab.teach(ConfigureEvent({"margin": 0.1}), *keyed(5, 4, "b", "bad"), *keyed(5, 4, "b", "bad"), *events(10, 5))
     if in_history:
-        await archived(lab)
-    await teach(lab, *events(5, 6, "bad"), *events(5, 7))
-    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"))
+        await lab.archived()
+    await lab.teach(*events(5, 6, "bad"), *events(5, 7))
+    outcome = await lab.run(forget, ForgetParams(source="bad", reason="asked for"))
     assert outcome["forgotten"] == {"requests": 30, "instances": 30}
     assert outcome["from"] == str(lab.past[20][0])
-    await teach(lab, *events(5, 8))
-    expected = await without(lab, lambda unit, at: unit.source == "bad")
-    await same(lab, one, expected)
-    assert await digest_at(other, await end_of(lab)) == await digest_of(expected)
+    await lab.teach(*events(5, 8))
+    expected = await lab.without(lambda unit, at: unit.source == "bad")
+    await lab.same(one, expected)
+    assert await digest_at(other, await lab.end()) == await digest_of(expected)
     assert one.model(DEFAULT_MODEL).live.n_learned == 20 + 10 + 10 + 5 + 5
 
 
 async def test_probabilities_are_forgotten_with_what_taught_them(lab: Lab) -> None:
     """Nothing is left in what scores are worth, and what a refit learns of it is what its first pass would have."""
     one, other = await lab.replica(), await lab.replica()
-    await teach(lab, ConfigureEvent({"calibrate": True}), *events(30, 1), *events(15, 2, "bad"), *events(10, 3))
-    await run(lab, forget, ForgetParams(source="bad", reason="asked for"))
-    await teach(lab, *events(5, 4))
-    expected = await without(lab, lambda unit, at: unit.source == "bad")
+    await lab.teach(ConfigureEvent({"calibrate": True}), *events(30, 1), *events(15, 2, "bad"), *events(10, 3))
+    await lab.run(forget, ForgetParams(source="bad", reason="asked for"))
+    await lab.teach(*events(5, 4))
+    expected = await lab.without(lambda unit, at: unit.source == "bad")
     assert expected.calibration.arrays.bins[0, :, 0].sum() > 30
-    await same(lab, one, expected)
-    assert await digest_at(other, await end_of(lab)) == await digest_of(expected)
-    await run(lab, refit, RefitParams(search={}, passes=3), job="refit")
-    assert await digest_at(one, await end_of(lab)) == await replayed(lab)
+    await lab.same(one, expected)
+    assert await digest_at(other, await lab.end()) == await digest_of(expected)
+    await lab.run(refit, RefitParams(search={}, passes=3), job="refit")
+    assert await digest_at(one, await lab.end()) == await lab.replayed_digest()
     refitted = one.model(DEFAULT_MODEL).live.calibration
     assert refitted.digest_bytes() == expected.calibration.digest_bytes()
 
 
 async def test_forgetting_a_key_or_a_time(lab: Lab) -> None:
     one = await lab.replica()
-    await teach(lab, *events(10, 1), *keyed(10, 3, "k"), *events(10, 5), *keyed(10, 3, "k"), *events(3, 6))
-    await run(lab, forget, ForgetParams(key="k4", reason="asked for"), job="key")
-    expected = await without(lab, lambda unit, at: unit.key == "k4")
-    await same(lab, one, expected)
+    await lab.teach(*events(10, 1), *keyed(10, 3, "k"), *events(10, 5), *keyed(10, 3, "k"), *events(3, 6))
+    await lab.run(forget, ForgetParams(key="k4", reason="asked for"), job="key")
+    expected = await lab.without(lambda unit, at: unit.key == "k4")
+    await lab.same(one, expected)
     assert one.model(DEFAULT_MODEL).live.receipts.get("k4") is None
     low, high = lab.past[12][0], lab.past[22][0]  # k2 to k9, whose repeats go too, and some others
-    await run(
-        lab,
+    await lab.run(
         forget,
         ForgetParams(since=low.milliseconds / 1000, until=high.milliseconds / 1000, reason="asked for"),
         job="time",
@@ -93,23 +77,22 @@ async def test_forgetting_a_key_or_a_time(lab: Lab) -> None:
         for unit in getattr(event, "units", ())
         if unit.key and low.milliseconds <= at.milliseconds <= high.milliseconds
     }
-    expected = await without(
-        lab,
+    expected = await lab.without(
         lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds,
     )
-    await same(lab, one, expected)
+    await lab.same(one, expected)
 
 
 async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(lab: Lab) -> None:
     """The store's clock was an hour ahead once: what came since it was set back stands there under that hour."""
     one = await lab.replica()
-    await teach(lab, *events(5, 1))
+    await lab.teach(*events(5, 1))
     now = lab.past[-1][0].milliseconds
     payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("future")))
     future = Offset(now + 3_600_000, 0, 0)
     log = (await lab.living()).keys.log
     await lab.store.client.xadd(log, {"e": payload, "c": checksum}, id=future.entry)
-    late = await teach(lab, *events(5, 2, "spy"))
+    late = await lab.teach(*events(5, 2, "spy"))
     assert {at.milliseconds for at in late} == {future.milliseconds}
     since = now / 1000 - 60
     for params in (
@@ -118,57 +101,57 @@ async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(lab: Lab) -> Non
         ForgetParams(until=since + 120, source="spy", reason="r"),
     ):
         with pytest.raises(InvalidInstance, match=r"set back.* 3\d{3}\.\d{3} s ahead") as refused:
-            await run(lab, forget, params, job="refused")
+            await lab.run(forget, params, job="refused")
     assert one.model(DEFAULT_MODEL).live.n_learned == 10
     named = float(str(refused.value).rpartition("at least ")[2].partition(";")[0])
-    outcome = await run(lab, forget, ForgetParams(since=future.milliseconds / 1000, until=named, reason="r"))
+    outcome = await lab.run(forget, ForgetParams(since=future.milliseconds / 1000, until=named, reason="r"))
     assert outcome["forgotten"]["requests"] == 5
-    outcome = await run(lab, forget, ForgetParams(source="nobody", reason="r"), job="by source")
+    outcome = await lab.run(forget, ForgetParams(source="nobody", reason="r"), job="by source")
     assert outcome["forgotten"]["requests"] == 0
 
 
 async def test_a_batch_that_was_refused_because_of_a_forgotten_key_is_not_learned_after_it(lab: Lab) -> None:
     one = await lab.replica()
     plain = [draft.records for draft in drafts(4)]
-    await teach(lab, LearnEvent(plain[0], 1, [Unit(1, "k", b"one")]))
+    await lab.teach(LearnEvent(plain[0], 1, [Unit(1, "k", b"one")]))
     await lab.append(LearnEvent(plain[1] + plain[2], 2, [Unit(1, "k", b"other", batch=2), Unit(1, "l", b"l")]))
-    await teach(lab, LearnEvent(plain[3], 1, [Unit(1)]))
-    await run(lab, forget, ForgetParams(key="k", reason="asked for"))
-    await same(lab, one, await without(lab, lambda unit, at: unit.key == "k"))
+    await lab.teach(LearnEvent(plain[3], 1, [Unit(1)]))
+    await lab.run(forget, ForgetParams(key="k", reason="asked for"))
+    await lab.same(one, await lab.without(lambda unit, at: unit.key == "k"))
     assert one.model(DEFAULT_MODEL).live.n_learned == 1
 
 
 async def test_a_refit_that_learned_the_events_is_dropped_and_one_before_them_stays(lab: Lab) -> None:
     one = await lab.replica()
-    await teach(lab, *events(30, 1))
-    await run(lab, refit, RefitParams(passes=2, search={}, settings={"d_max": 9}), job="early")
-    await teach(lab, *events(10, 2, "bad"))
-    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    await lab.teach(*events(30, 1))
+    await lab.run(refit, RefitParams(passes=2, search={}, settings={"d_max": 9}), job="early")
+    await lab.teach(*events(10, 2, "bad"))
+    outcome = await lab.run(forget, ForgetParams(source="bad", reason="asked for"), job="forget")
     assert "refits_dropped" not in outcome
-    assert await digest_at(one, await end_of(lab)) == await replayed(lab)
-    await teach(lab, *events(10, 3, "worse"))
-    await run(lab, refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="late")
-    await teach(lab, *events(10, 4))
-    outcome = await run(lab, forget, ForgetParams(source="worse", reason="asked for"), job="again")
+    assert await digest_at(one, await lab.end()) == await lab.replayed_digest()
+    await lab.teach(*events(10, 3, "worse"))
+    await lab.run(refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="late")
+    await lab.teach(*events(10, 4))
+    outcome = await lab.run(forget, ForgetParams(source="worse", reason="asked for"), job="again")
     assert "had learned forgotten events and was dropped" in outcome["refits_dropped"]
-    assert await digest_at(one, await end_of(lab)) == await replayed(lab)
+    assert await digest_at(one, await lab.end()) == await lab.replayed_digest()
     assert one.model(DEFAULT_MODEL).live.n_learned == 40
 
 
 async def test_a_repeat_that_arrives_meanwhile_is_not_learned(lab: Lab) -> None:
     """It was answered as a repeat of what is forgotten; a later one counts as new."""
     one = await lab.replica()
-    await teach(lab, *keyed(3, 1, "k", "bad"), *events(5, 2))
+    await lab.teach(*keyed(3, 1, "k", "bad"), *events(5, 2))
     context = Context(lab, await lab.living(), job="forget")
 
     async def commit() -> None:
-        await teach(lab, *keyed(3, 1, "k", "bad"), *events(2, 3))
+        await lab.teach(*keyed(3, 1, "k", "bad"), *events(2, 3))
 
     context.commit = commit  # type: ignore[method-assign]
     await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
-    await same(lab, one, await without(lab, lambda unit, at: unit.source == "bad"))
-    again = await teach(lab, *keyed(3, 1, "k", "bad"))
-    await same(lab, one, await without(lab, lambda unit, at: unit.source == "bad" and at < again[0]))
+    await lab.same(one, await lab.without(lambda unit, at: unit.source == "bad"))
+    again = await lab.teach(*keyed(3, 1, "k", "bad"))
+    await lab.same(one, await lab.without(lambda unit, at: unit.source == "bad" and at < again[0]))
 
 
 async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server, tmp_path: Path) -> None:
@@ -183,9 +166,9 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         )
         other = LearnEvent(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
         await lab.append(*events(120, 1), secret, other)
-        await archived(lab)
+        await lab.archived()
         await lab.append(*events(5, 2))
-        await run(lab, refit, RefitParams(search={}), job="refit")
+        await lab.run(refit, RefitParams(search={}), job="refit")
         await lab.append(*events(5, 3), secret)
         model = one.model(DEFAULT_MODEL)
         reading = vector_fingerprint(model.live.config)
@@ -196,7 +179,7 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         kept = await remember(lab.store, model.keys, plain, remembering, reading)
         words = (b"unutterable", b"unspeakable", b"hidden-key")
         assert all([await traces(lab, word) for word in words])
-        outcome = await run(lab, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+        outcome = await lab.run(forget, ForgetParams(source="spy", reason="asked for"), job="forget")
         assert outcome["store_file"] == "rewritten"
         model = one.model(DEFAULT_MODEL)
         assert [await traces(lab, word) for word in words] == [[], [], []]
@@ -204,7 +187,7 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         assert await client.xlen(model.keys.key("remembered")) == 1
         assert gone != kept
         await one.learn(DEFAULT_MODEL, drafts(5, 9))
-        assert await digest_at(one, model.offset) == await replayed(lab)
+        assert await digest_at(one, model.offset) == await lab.replayed_digest()
     finally:
         await lab.close()
 
@@ -215,7 +198,7 @@ async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Se
     await lab.open()
     try:
         secret = LearnEvent(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="spy")])
-        await teach(lab, *events(20, 1), secret)
+        await lab.teach(*events(20, 1), secret)
         living = await lab.living()
         died = "1-0.0-00000000"
 
@@ -231,7 +214,7 @@ async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Se
         with pytest.raises(Died):
             await compact(lab.store, living, SMALL, between=dying, artifacts=lab.artifacts)
         assert list(await snapshots.unlisted_keys(lab.store, living.keys)) == [died]
-        await run(lab, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+        await lab.run(forget, ForgetParams(source="spy", reason="asked for"), job="forget")
         assert [await traces(lab, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
     finally:
         await lab.close()
@@ -258,76 +241,44 @@ async def traces(lab: Lab, word: bytes) -> list[str]:
     return found
 
 
-async def test_events_before_history_cannot_be_forgotten(lab: Lab) -> None:
-    living = await lab.living()
-    await teach(lab, *events(5, 1, "bad"), *keyed(3, 2, "early"))
-    await archived(lab)
-    await lab.store.client.delete(living.keys.key("history"))
-    await teach(lab, *events(5, 3))
-    await archived(lab)
-    await teach(lab, *keyed(3, 4, "late", "bad"))
-    await archived(lab)
-    contents = await History(lab.store, lab.artifacts, living.keys).manifest()
-    assert contents is not None
-    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early1", reason="r")):
-        with pytest.raises(UnknownOffset) as refused:
-            await run(lab, forget, params, job="refused")
-        assert refused.value.first == contents.start
-    outcome = await run(lab, forget, ForgetParams(key="late1", reason="r"), job="late")
-    assert outcome["forgotten"]["requests"] == 1
-
-
-async def test_events_of_an_imported_index_cannot_be_forgotten(lab: Lab) -> None:
-    await teach(lab, *events(5, 1))
-    await replace_by(lab, model_of(30, 9), "import")
-    at = await start_of(lab)
-    await teach(lab, *keyed(3, 4, "late", "bad"))
-    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early", reason="r")):
-        with pytest.raises(UnknownOffset, match="give a since") as refused:
-            await run(lab, forget, params, job="refused")
+@pytest.mark.parametrize("how", ["imported", "lost history"])
+async def test_events_before_history_cannot_be_forgotten(lab: Lab, how: str) -> None:
+    """Neither by their source, nor by their key or a repeat of it that came since."""
+    await lab.teach(*events(5, 1, "bad"), *keyed(3, 2, "early"))
+    if how == "imported":
+        await replace_by(lab, (await lab.replayed()).live, "import")
+    else:
+        await lab.archived()
+        await lab.store.client.delete((await lab.living()).keys.key("history"))
+        await lab.teach(*events(5, 3))
+        await lab.archived()
+    at = await lab.start()
+    await lab.teach(*keyed(3, 2, "early"), *keyed(3, 4, "late", "bad"))
+    for params, why in (
+        (ForgetParams(source="bad", reason="r"), "give a since"),
+        (ForgetParams(key="early1", reason="r"), "has been learned in it: give a since"),
+        (ForgetParams(key="never", reason="r"), "give a since"),
+    ):
+        with pytest.raises(UnknownOffset, match=why) as refused:
+            await lab.run(forget, params, job="refused")
         assert refused.value.first == at
     since = (at.milliseconds + 1) / 1000
-    for one in (ForgetParams(key="late1", reason="r"), ForgetParams(source="bad", since=since, reason="r")):
-        assert (await run(lab, forget, one, job=str(one.key)))["forgotten"]["requests"] > 0
-
-
-async def test_a_key_that_an_imported_index_has_learned_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
-    await teach(lab, *keyed(3, 2, "early"))
-    living = await lab.living()
-    live = (await replay(lab.store, living)).live
-    await replace_by(lab, live, "import")
-    at = await start_of(lab)
-    await teach(lab, *keyed(3, 2, "early"), *keyed(2, 5, "late"))
-    with pytest.raises(UnknownOffset, match="has been learned in it: give a since") as refused:
-        await run(lab, forget, ForgetParams(key="early1", reason="r"), job="refused")
-    assert refused.value.first == at
-    assert (await run(lab, forget, ForgetParams(key="late1", reason="r"), job="late"))["forgotten"]["requests"] == 1
-    since = (at.milliseconds + 1) / 1000
-    later = ForgetParams(key="early1", since=since, reason="r")
-    assert (await run(lab, forget, later, job="later"))["forgotten"]["requests"] == 1
+    for params, n in (
+        (ForgetParams(key="late1", reason="r"), 1),
+        (ForgetParams(key="early1", since=since, reason="r"), 1),
+        (ForgetParams(source="bad", since=since, reason="r"), 2),
+    ):
+        outcome = await lab.run(forget, params, job=f"{params.key}")
+        assert outcome["forgotten"]["requests"] == n
 
 
 async def test_forgetting_what_never_was_changes_nothing(lab: Lab) -> None:
     one = await lab.replica()
-    await teach(lab, *events(5))
-    outcome = await run(lab, forget, ForgetParams(key="never", reason="r"))
+    await lab.teach(*events(5))
+    outcome = await lab.run(forget, ForgetParams(key="never", reason="r"))
     assert outcome["forgotten"] == {"requests": 0, "instances": 0}
-    assert await digest_at(one, await end_of(lab)) == await lab.expected()
+    assert await digest_at(one, await lab.end()) == await lab.expected()
     assert (await lab.living()).keys == one.model(DEFAULT_MODEL).keys
-
-
-async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_repeat(lab: Lab) -> None:
-    living = await lab.living()
-    await teach(lab, *keyed(3, 2, "early"))
-    await archived(lab)
-    await lab.store.client.delete(living.keys.key("history"))
-    await teach(lab, *events(5, 3))
-    await archived(lab)
-    (at, *_) = await teach(lab, *keyed(3, 2, "early"))
-    with pytest.raises(UnknownOffset, match="has been learned"):
-        await run(lab, forget, ForgetParams(key="early0", reason="r"), job="refused")
-    params = ForgetParams(key="early0", since=at.milliseconds / 1000, reason="r")
-    assert (await run(lab, forget, params, job="repeat"))["forgotten"]["requests"] == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from abound.history.replay import replay
 from abound.jobs.replace import RestoreParams, UndoParams, forget, refit, restore, undo
 from abound.log.events import LearnEvent
 from abound.replace.forget import ForgetParams
@@ -18,7 +17,6 @@ from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.types import START, Offset
 from tests.support.lab import Lab, apply, digest_at, digest_of, model_of, replace_by
-from tests.support.replace_context import archived, end_of, of_history, run, start_of, teach
 from tests.support.streams import drafts
 
 SOURCES = ("good", "bad", "worse")
@@ -89,9 +87,9 @@ async def live_through(lab: Lab, one: Replica, rng: random.Random, n_steps: int)
     if rng.random() < 0.25:  # an import
         live = model_of(15, rng.randrange(9))
         await replace_by(lab, live, "import")
-        told = Told(live, await start_of(lab))
+        told = Told(live, await lab.start())
     for number in range(n_steps):
-        for at, event in zip(offsets := await teach(lab, *(new := some(rng, rng.randrange(6)))), new, strict=True):
+        for at, event in zip(offsets := await lab.teach(*(new := some(rng, rng.randrange(6)))), new, strict=True):
             told.learn(at, event)
         assert len(offsets) == len(new)
         before = told.copy()
@@ -102,45 +100,45 @@ async def live_through(lab: Lab, one: Replica, rng: random.Random, n_steps: int)
             params = RestoreParams(to=str(to), reason="r")
             if to < told.start:
                 with pytest.raises(UnknownOffset):
-                    await run(lab, restore, params, job=job)
+                    await lab.run(restore, params, job=job)
                 continue
-            await run(lab, restore, params, job=job)
+            await lab.run(restore, params, job=job)
             told.events = [(at, event) for at, event in told.events if at <= to]
             former = before
         elif step == "refit":
-            await run(lab, refit, RefitParams(search={}, passes=1), job=job)
+            await lab.run(refit, RefitParams(search={}, passes=1), job=job)
             former = before
         elif step == "undo" and former is None:
             with pytest.raises(Conflict):
-                await run(lab, undo, UndoParams(), job=job)
+                await lab.run(undo, UndoParams(), job=job)
         elif step == "undo":
             since = [one for one in told.events if one[0] > former.end]
-            await run(lab, undo, UndoParams(), job=job)
+            await lab.run(undo, UndoParams(), job=job)
             told = former.copy()
             told.events += since
             former = before
         elif step == "forget":
             source = rng.choice(SOURCES)
             params = ForgetParams(source=source, since=(told.start.milliseconds + 1) / 1000, reason="r")
-            done = await run(lab, forget, params, job=job)
+            done = await lab.run(forget, params, job=job)
             if "replaced" in done:
                 told, former = told.without(source), None
-            left = [unit for event in await of_history(lab) for unit in getattr(event, "units", ())]
+            left = [unit for event in await lab.events_of_history() for unit in getattr(event, "units", ())]
             assert source not in {unit.source for unit in left}
         else:
-            await archived(lab)
+            await lab.archived()
         if former is before:
-            former.end = await end_of(lab)
+            former.end = await lab.end()
         await check(lab, one, told, (number, step))
 
 
 async def check(lab: Lab, one: Replica, told: Told, what: Any) -> None:
     digest = await told.digest(lab)
-    assert await digest_at(one, await end_of(lab)) == digest, what
+    assert await digest_at(one, await lab.end()) == digest, what
     for from_start in (True, False):
-        made = await replay(lab.store, await lab.living(), from_start=from_start, artifacts=lab.artifacts)
+        made = await lab.replayed(from_start=from_start)
         assert await made.compute_digest() == digest, (what, from_start)
-    told.start = await start_of(lab)
+    told.start = await lab.start()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -17,8 +17,7 @@ from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
-from tests.support.lab import Lab, digest_at, digest_of, events
-from tests.support.replace_context import Context, archived, end_of, run, same, teach, without
+from tests.support.lab import Context, Lab, digest_at, digest_of, events
 
 
 def registrations(n: int, word: str, source: str | None = None, named: bool = True) -> list[LearnEvent]:
@@ -34,24 +33,24 @@ def registrations(n: int, word: str, source: str | None = None, named: bool = Tr
 
 async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(lab: Lab) -> None:
     one, other = await lab.replica(), await lab.replica()
-    await teach(lab, ConfigureEvent({"calibrate": True}), *registrations(4, "good"), *events(20, 1))
-    await teach(lab, *registrations(12, "bad", "bad"), *registrations(3, "bare", "bad", named=False))
-    await archived(lab)
-    await teach(lab, *registrations(2, "bad", "bad"), *events(5, 2), *registrations(3, "later"))
+    await lab.teach(ConfigureEvent({"calibrate": True}), *registrations(4, "good"), *events(20, 1))
+    await lab.teach(*registrations(12, "bad", "bad"), *registrations(3, "bare", "bad", named=False))
+    await lab.archived()
+    await lab.teach(*registrations(2, "bad", "bad"), *events(5, 2), *registrations(3, "later"))
     live = one.model(DEFAULT_MODEL).live
     await digest_at(one, lab.past[-1][0])
     assert len(live.details) == len(live.labels) == 12
-    outcome = await run(lab, forget, ForgetParams(source="bad", reason="asked for"))
+    outcome = await lab.run(forget, ForgetParams(source="bad", reason="asked for"))
     assert outcome["forgotten"] == {"requests": 17, "instances": 17}
-    await teach(lab, *events(5, 3))
-    expected = await without(lab, lambda unit, at: unit.source == "bad")
+    await lab.teach(*events(5, 3))
+    expected = await lab.without(lambda unit, at: unit.source == "bad")
     assert (len(expected.details), expected.n_learned) == (4, 30)
-    await same(lab, one, expected)
-    offset, digest = await end_of(lab), await digest_of(expected)
+    await lab.same(one, expected)
+    offset, digest = await lab.end(), await digest_of(expected)
     assert await digest_at(other, offset) == digest
     assert await digest_at(await lab.replica(), offset) == digest
-    await run(lab, refit, RefitParams(search={}, passes=3), job="refit")
-    end = await end_of(lab)
+    await lab.run(refit, RefitParams(search={}, passes=3), job="refit")
+    end = await lab.end()
     assert len({await digest_at(replica, end) for replica in (one, other, await lab.replica())}) == 1
     live = one.model(DEFAULT_MODEL).live
     assert [live.details.get(live.labels.find(b"label %d" % i)) for i in (0, 3, 4)] == [
@@ -63,8 +62,8 @@ async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(lab: Lab) -> 
 
 async def test_batch_methods_learn_names_and_leave_out_bare_registrations(lab: Lab) -> None:
     await lab.replica()
-    await teach(lab, *registrations(2, "good"), *registrations(3, "bare", named=False), *events(5, 1))
-    await archived(lab)
+    await lab.teach(*registrations(2, "good"), *registrations(3, "bare", named=False), *events(5, 1))
+    await lab.archived()
     context = Context(lab, await lab.living())
     data = (await matrices_of_history(cast("Any", context), lambda stage, done: None)).data
     assert data.X.shape[0] == 7

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from abound.history.replay import replay
 from abound.jobs.replace import RestoreParams, refit, restore
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, LearnEvent
@@ -17,24 +16,21 @@ from abound_core.instances.record import EMPTY_VECTOR, pack_labels
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from tests.replace.test_names import registrations
-from tests.support.lab import Lab, digest_at, events, learning, model_of, replace_by
-from tests.support.replace_context import archived, end_of, keyed, run, teach
+from tests.support.lab import Lab, digest_at, events, keyed, learning, model_of, replace_by
 
 
 async def test_refit_learns_all_again_with_the_chosen_setting(lab: Lab) -> None:
     one, other = await lab.replica(), await lab.replica()
-    await teach(lab, *events(300, 1), *keyed(20, 2, "k"), *keyed(20, 2, "k"))
-    before = await replay(lab.store, await lab.living())
+    await lab.teach(*events(300, 1), *keyed(20, 2, "k"), *keyed(20, 2, "k"))
+    before = await lab.replayed()
     async with learning(other):
-        outcome = await run(
-            lab,
-            refit,
-            RefitParams(passes=3, settings={"leak": False, "d_max": 12}, search={"margin": [0.0, 0.3]}),
+        outcome = await lab.run(
+            refit, RefitParams(passes=3, settings={"leak": False, "d_max": 12}, search={"margin": [0.0, 0.3]})
         )
-    end = await end_of(lab)
+    end = await lab.end()
     digest = await digest_at(one, end)
     assert await digest_at(other, end) == digest
-    assert await (await replay(lab.store, await lab.living(), artifacts=lab.artifacts)).compute_digest() == digest
+    assert await (await lab.replayed()).compute_digest() == digest
     config = one.model(DEFAULT_MODEL).live.config
     assert (config.leak, config.d_max) == (False, 12)
     assert config.margin == outcome["setting"]["margin"]
@@ -67,42 +63,11 @@ def test_a_field_has_one_value_or_several() -> None:
         RefitParams(settings={"margin": 0.3}, search={"margin": [0.1]})
 
 
-async def test_a_refit_keeps_the_margin_that_it_is_told(lab: Lab) -> None:
-    one = await lab.replica()
-    await teach(lab, *events(120, 1))
-    outcome = await run(lab, refit, RefitParams(passes=2, settings={"margin": 0.3}))
-    assert outcome["setting"] == {"margin": 0.3}
-    await digest_at(one, await end_of(lab))
-    assert one.model(DEFAULT_MODEL).live.config.margin == 0.3
-
-
-async def test_refit_of_one_pass_without_a_search_is_a_replay(lab: Lab) -> None:
-    one = await lab.replica()
-    await teach(lab, *events(40, 1), *keyed(5, 2, "k"), *keyed(5, 2, "k"), *events(10, 3))
-    expected = await replay(lab.store, await lab.living())
-    outcome = await run(lab, refit, RefitParams(passes=1, search={}, reason="the same again"))
-    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
-    assert outcome["passes"] == 1
-    assert outcome["metrics"] == {"MRR": None, "held_out": 0}
-
-
-async def test_refit_leaves_out_what_was_taken_back(lab: Lab) -> None:
-    one = await lab.replica()
-    early = await teach(lab, *events(30, 1))
-    await teach(lab, *events(30, 2))
-    await run(lab, restore, RestoreParams(to=str(early[-1]), reason="bad"), job="restore")
-    await teach(lab, *events(10, 3))
-    expected = await replay(lab.store, await lab.living(), artifacts=lab.artifacts)
-    assert expected.live.n_learned == 40
-    await run(lab, refit, RefitParams(passes=1, search={}), job="refit")
-    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
-
-
 async def test_the_newest_events_are_held_out_after_an_import(lab: Lab) -> None:
     await lab.replica()
     await replace_by(lab, model_of(300, 9), "import")
-    await teach(lab, *events(60, 1))
-    outcome = await run(lab, refit, RefitParams(passes=2))
+    await lab.teach(*events(60, 1))
+    outcome = await lab.run(refit, RefitParams(passes=2))
     assert outcome["metrics"]["held_out"] == 6
     assert outcome["metrics"]["MRR"] > 0
     assert "note" not in outcome
@@ -110,34 +75,34 @@ async def test_the_newest_events_are_held_out_after_an_import(lab: Lab) -> None:
 
 async def test_registrations_are_learned_and_not_held_out(lab: Lab) -> None:
     await lab.replica()
-    await teach(lab, *registrations(100, "good"), *events(40, 1), *registrations(10, "late"))
-    outcome = await run(lab, refit, RefitParams(passes=2))
+    await lab.teach(*registrations(100, "good"), *events(40, 1), *registrations(10, "late"))
+    outcome = await lab.run(refit, RefitParams(passes=2))
     assert outcome["metrics"]["held_out"] == 4
     assert outcome["metrics"]["MRR"] > 0
 
 
 async def test_a_second_refit_reads_what_the_first_one_read(lab: Lab) -> None:
     one = await lab.replica()
-    await teach(lab, *events(40, 1))
-    expected = await replay(lab.store, await lab.living())
-    await run(lab, refit, RefitParams(passes=3, search={}, held_out=0.0), job="first")
-    await archived(lab)
-    assert await digest_at(one, await end_of(lab)) != await expected.compute_digest()
-    await run(lab, refit, RefitParams(passes=1, search={}), job="second")
-    assert await digest_at(one, await end_of(lab)) == await expected.compute_digest()
+    await lab.teach(*events(40, 1))
+    expected = await lab.replayed()
+    await lab.run(refit, RefitParams(passes=3, search={}, held_out=0.0), job="first")
+    await lab.archived()
+    assert await digest_at(one, await lab.end()) != await expected.compute_digest()
+    await lab.run(refit, RefitParams(passes=1, search={}), job="second")
+    assert await digest_at(one, await lab.end()) == await expected.compute_digest()
 
 
 async def test_a_restore_to_after_a_refit_keeps_it(lab: Lab) -> None:
     one = await lab.replica()
-    await teach(lab, *events(40, 1))
-    await run(lab, refit, RefitParams(passes=3, search={}, held_out=0.0), job="refit")
-    at = await teach(lab, *events(5, 2))
-    expected = await digest_at(one, await end_of(lab))
-    await teach(lab, *events(5, 3))
-    await archived(lab)
-    await run(lab, restore, RestoreParams(to=str(at[-1]), reason="r"), job="restore")
-    assert await digest_at(one, await end_of(lab)) == expected
-    made = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+    await lab.teach(*events(40, 1))
+    await lab.run(refit, RefitParams(passes=3, search={}, held_out=0.0), job="refit")
+    at = await lab.teach(*events(5, 2))
+    expected = await digest_at(one, await lab.end())
+    await lab.teach(*events(5, 3))
+    await lab.archived()
+    await lab.run(restore, RestoreParams(to=str(at[-1]), reason="r"), job="restore")
+    assert await digest_at(one, await lab.end()) == expected
+    made = await lab.replayed(from_start=True)
     assert await made.compute_digest() == expected
 
 
@@ -145,14 +110,14 @@ async def test_a_restore_to_after_a_refit_keeps_it(lab: Lab) -> None:
 async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(lab: Lab, n_feedback: int) -> None:
     one = await lab.replica()
     feedback = EMPTY_VECTOR + pack_labels([], Limits(), rejected=["label 1"])
-    await teach(lab, ConfigureEvent({"margin": 0.4}), *events(9 + 8 * (n_feedback > 0), 1))
-    await teach(lab, *[LearnEvent(feedback, 1, [Unit(1)])] * n_feedback)
+    await lab.teach(ConfigureEvent({"margin": 0.4}), *events(9 + 8 * (n_feedback > 0), 1))
+    await lab.teach(*[LearnEvent(feedback, 1, [Unit(1)])] * n_feedback)
     params = RefitParams(passes=2, settings={"leak": False}, search={"margin": [0.0, 0.3], "d_max": [12]})
-    outcome = await run(lab, refit, params)
+    outcome = await lab.run(refit, params)
     assert (outcome["setting"], outcome["passes"]) == ({"leak": False, "d_max": 12}, 2)
     assert outcome["metrics"] == {"MRR": None, "held_out": 0}
     assert "nothing was compared" in outcome["note"]
-    await digest_at(one, await end_of(lab))
+    await digest_at(one, await lab.end())
     assert one.model(DEFAULT_MODEL).live.config.margin == 0.4
 
 

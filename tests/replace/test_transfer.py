@@ -108,36 +108,6 @@ async def test_what_a_model_was_taught_while_its_file_came_stays(lab: Lab, how: 
     assert indexes_of(lab) == []
 
 
-async def test_what_a_model_was_taught_right_after_it_was_created_stays(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = await lab.replica()
-
-    async def begun_late(*given: Any) -> Any:
-        await one.learn("m", drafts(3))
-        return await replace_model(*given)
-
-    monkeypatch.setattr(transfer, "replace_model", begun_late)
-    with pytest.raises(Conflict, match="has learned 3 instances"):
-        await imported(one, "m")
-    assert one.model("m").live.n_learned == 3
-    assert indexes_of(lab) == []
-
-
-async def test_an_import_that_breaks_off_when_it_is_served_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, waited = await lab.replica(), Replica.wait_for
-
-    async def cut_off(replica: Replica, name: str, offset: Any, timeout: float) -> None:  # noqa: ASYNC109
-        await waited(replica, name, offset, timeout)
-        if replica.model(name).live.n_learned:
-            raise NotReady("it takes too long")
-
-    monkeypatch.setattr(Replica, "wait_for", cut_off)
-    with pytest.raises(NotReady):
-        await imported(one, "m")
-    assert await one.model("m").compute_digest() == DIGEST
-
-
 async def test_of_two_imports_of_one_name_the_one_that_is_late_takes_nothing_away(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from tests.support.lab import Lab, apply, digest_at, digest_of
-from tests.support.replace_context import archived, replayed, run, same, teach, without
 
 
 def vectors(n: int, seed: int, d: int, source: str | None = None) -> list[LearnEvent]:
@@ -47,22 +46,22 @@ async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(lab: Lab, cha
     By default the first vector also starts the re-ranker.
     """
     one, other = await lab.replica(), await lab.replica()
-    await teach(lab, ConfigureEvent({"update": "sls", **changes}), *vectors(5, 1, 3, "bad"), *vectors(20, 2, 8))
-    await archived(lab)
+    await lab.teach(ConfigureEvent({"update": "sls", **changes}), *vectors(5, 1, 3, "bad"), *vectors(20, 2, 8))
+    await lab.archived()
     assert one.model(DEFAULT_MODEL).live.dimension == 3
     assert one.model(DEFAULT_MODEL).live.reranker.on == (not changes)
-    await teach(lab, *vectors(5, 3, 3, "bad"), *vectors(5, 4, 8))
-    await run(lab, forget, ForgetParams(source="bad", reason="asked for"))
-    await teach(lab, *vectors(5, 5, 8))
-    expected = await without(lab, lambda unit, at: unit.source == "bad")
+    await lab.teach(*vectors(5, 3, 3, "bad"), *vectors(5, 4, 8))
+    await lab.run(forget, ForgetParams(source="bad", reason="asked for"))
+    await lab.teach(*vectors(5, 5, 8))
+    expected = await lab.without(lambda unit, at: unit.source == "bad")
     assert expected.dimension == 8
-    await same(lab, one, expected)
+    await lab.same(one, expected)
     offset = one.model(DEFAULT_MODEL).offset
     digest = await digest_of(expected)
     assert await digest_at(other, offset) == digest
     assert await digest_at(await lab.replica(), offset) == digest
-    await run(lab, refit, RefitParams(search={}, passes=3), job="refit")
-    digest = await replayed(lab)
+    await lab.run(refit, RefitParams(search={}, passes=3), job="refit")
+    digest = await lab.replayed_digest()
     for replica in (one, other, await lab.replica()):
         assert await digest_at(replica, one.model(DEFAULT_MODEL).offset) == digest
     assert one.model(DEFAULT_MODEL).live.dimension == 8
@@ -72,15 +71,15 @@ async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(lab: Lab, cha
 async def test_a_refit_to_sls_starts_the_re_ranker(lab: Lab) -> None:
     """Of a model whose log has vectors that its update did not learn."""
     one, other = await lab.replica(), await lab.replica()
-    await teach(lab, ConfigureEvent({"update": "sls"}), *vectors(10, 1, 8))
-    await archived(lab)
-    await run(lab, refit, RefitParams(search={}, settings={"update": "fsu"}), job="to-fsu")
+    await lab.teach(ConfigureEvent({"update": "sls"}), *vectors(10, 1, 8))
+    await lab.archived()
+    await lab.run(refit, RefitParams(search={}, settings={"update": "fsu"}), job="to-fsu")
     assert not one.model(DEFAULT_MODEL).live.reranker.on
-    await teach(lab, *vectors(10, 2, 8))
+    await lab.teach(*vectors(10, 2, 8))
     assert one.model(DEFAULT_MODEL).live.dimension == 0
-    await run(lab, refit, RefitParams(search={}, settings={"update": "sls"}), job="to-sls")
-    await teach(lab, *vectors(5, 3, 8))
-    digest = await replayed(lab)
+    await lab.run(refit, RefitParams(search={}, settings={"update": "sls"}), job="to-sls")
+    await lab.teach(*vectors(5, 3, 8))
+    digest = await lab.replayed_digest()
     for replica in (one, other, await lab.replica()):
         live = replica.model(DEFAULT_MODEL).live
         assert live.config.rerank is None
@@ -88,25 +87,14 @@ async def test_a_refit_to_sls_starts_the_re_ranker(lab: Lab) -> None:
         assert await digest_at(replica, replica.model(DEFAULT_MODEL).offset) == digest
 
 
-def registrations(n: int, seed: int, source: str | None = None) -> list[LearnEvent]:
-    """Registrations of a label each, whose names have vectors, as an encoder makes them."""
-    rng, vectorizer = np.random.default_rng(seed), Vectorizer(ModelConfig(), Limits())
-    events = []
-    for i in range(n):
-        vector = vectorizer.vectorize(None, f"name {seed} {i}", quantize(rng.normal(0, 1, 8)))
-        record = add_details(vector + pack_labels([f"class {i}"], Limits()), b'{"name":"%d"}' % seed)
-        events.append(LearnEvent(record, 1, [Unit(1, source=source)]))
-    return events
-
-
 async def test_a_refit_with_more_codes_encodes_the_vectors_of_the_log_again(lab: Lab) -> None:
     one, other = await lab.replica(), await lab.replica()
-    await teach(lab, ConfigureEvent({"update": "sls"}), *vectors(20, 1, 8))
-    await archived(lab)
-    await teach(lab, *vectors(20, 2, 8))
-    before = await without(lab, lambda unit, at: False)
+    await lab.teach(ConfigureEvent({"update": "sls"}), *vectors(20, 1, 8))
+    await lab.archived()
+    await lab.teach(*vectors(20, 2, 8))
+    before = await lab.without(lambda unit, at: False)
     assert not high_codes(before)
-    await run(lab, refit, RefitParams(passes=1, search={}, settings={"codes": 16384}))
+    await lab.run(refit, RefitParams(passes=1, search={}, settings={"codes": 16384}))
     expected = LiveModel((await lab.living()).config.with_changes({"update": "sls", "codes": 16384}), (5, 6))
     for at, event in lab.past[1:]:
         apply(expected, at, event)
@@ -219,18 +207,18 @@ async def test_replicas_agree_with_every_part_on(lab: Lab, monkeypatch: pytest.M
         await lab.stop(replicas[-1])
         return found[0]
 
-    await teach(lab, ConfigureEvent(ALL_PARTS), *names_of_topics("ask about"), *instances_of_all_kinds(27, 1))
-    await teach(lab, *names_of_topics("problem of", "bad"), *instances_of_all_kinds(18, 2, "bad"))
-    await archived(lab)
-    await teach(lab, *instances_of_all_kinds(9, 3, "bad"))
-    learned = await agree(await without(lab, lambda unit, at: False))
+    await lab.teach(ConfigureEvent(ALL_PARTS), *names_of_topics("ask about"), *instances_of_all_kinds(27, 1))
+    await lab.teach(*names_of_topics("problem of", "bad"), *instances_of_all_kinds(18, 2, "bad"))
+    await lab.archived()
+    await lab.teach(*instances_of_all_kinds(9, 3, "bad"))
+    learned = await agree(await lab.without(lambda unit, at: False))
     assert learned[0][0][0] == "lost"
-    await run(lab, forget, ForgetParams(source="bad", reason="asked for"))
-    await teach(lab, *instances_of_all_kinds(9, 4))
-    expected = await without(lab, lambda unit, at: unit.source == "bad")
+    await lab.run(forget, ForgetParams(source="bad", reason="asked for"))
+    await lab.teach(*instances_of_all_kinds(9, 4))
+    expected = await lab.without(lambda unit, at: unit.source == "bad")
     assert expected.n_learned == 27 + 9
     assert await agree(expected) != learned
-    await run(lab, refit, RefitParams(search={}, passes=2), job="refit")
+    await lab.run(refit, RefitParams(search={}, passes=2), job="refit")
     refitted = await agree()
     assert refitted[0][0][0] == "lost"
-    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await replayed(lab)
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await lab.replayed_digest()

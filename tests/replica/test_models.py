@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
-from abound.log.catalog import read_catalog
 from abound.log.events import ConfigureEvent
-from abound.replica import follower
 from abound.replica.replica import appender_of
 from abound.replica.storage_status import NO_ARTIFACTS
-from abound.tasks import wait_until
 from abound_core.config import ModelConfig
 from abound_core.errors import (
     Conflict,
@@ -63,49 +59,6 @@ async def test_models_come_and_go_everywhere(server: Server, start_replica: Star
     assert one.model("news").live.n_learned == 0
 
 
-async def test_a_model_created_elsewhere_is_waited_for(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    for name in (f"news-{at}" for at in range(30)):
-        await one.models.create(name, ModelConfig())
-        assert (await other.models.find(name)).live.config == ModelConfig()
-    with pytest.raises(UnknownModel):
-        await other.models.find("never-created")
-    server.pause()
-    try:
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable):
-            await other.models.find("never-created")
-        assert time.monotonic() - began < 8
-    finally:
-        server.resume()
-
-
-async def test_a_new_model_is_waited_for_while_its_kernels_are_loaded(
-    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    loaded = asyncio.Event()
-
-    async def wait_until_loaded(config: ModelConfig, timeout: float = 0) -> None:  # noqa: ASYNC109
-        if timeout == 0:  # not where the model is created
-            await loaded.wait()
-
-    monkeypatch.setattr(follower.kernel_compiler, "wait_until_loaded", wait_until_loaded)
-    creating = asyncio.create_task(one.models.create("news", ModelConfig()))
-
-    async def is_appended() -> bool:
-        return (await read_catalog(one.store)).get("news") is not None
-
-    assert await wait_until(is_appended, 0.01, 60)
-    with pytest.raises(NotReady, match="has not applied the last change"):
-        await other.models.catch_up(0.3)
-    waiting = asyncio.create_task(other.models.find("news"))
-    await asyncio.sleep(0.1)
-    loaded.set()
-    assert (await waiting).live.config == ModelConfig()
-    assert await creating
-
-
 async def test_deleting_the_default_model_makes_a_new_one(server: Server, start_replica: StartReplica) -> None:
     one, other = await start_replica(server), await start_replica(server)
     await teach(one)
@@ -116,12 +69,6 @@ async def test_deleting_the_default_model_makes_a_new_one(server: Server, start_
     await teach(one, seed=2)
     await until(lambda: other.model("default").live.n_learned == 50)
     assert len(await digests(one, other)) == 1
-
-
-async def test_creating_at_one_time_creates_once(server: Server, start_replica: StartReplica) -> None:
-    replicas = [await start_replica(server) for _ in range(2)]
-    created = await asyncio.gather(*(replica.models.create("news", ModelConfig()) for replica in replicas * 3))
-    assert sum(created) == 1
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a{b}", "é", "x" * 65, ".hidden", "a/b", "a\n"])
@@ -166,7 +113,7 @@ async def test_a_replica_catches_up_with_what_another_one_acknowledged(
 ) -> None:
     one, other = await start_replica(server), await start_replica(server)
     model = other.model("default")
-    async with model._turn:  # nothing can be applied
+    async with model.paused():  # nothing can be applied
         last = await teach(one)
         with pytest.raises(NotReady, match="is behind"):
             await other.catch_up("default", 1.0)
@@ -185,7 +132,7 @@ async def test_a_change_is_answered_once_every_replica_has_it(server: Server, st
     async with asyncio.timeout(60):
         while len(await one.replicas("default")) < 2:  # noqa: ASYNC110  it waits for those that it knows of
             await asyncio.sleep(0.02)
-    async with other.model("default")._turn:
+    async with other.model("default").paused():
         changing = asyncio.create_task(one.configure("default", {"boolean": True}))
         await until(lambda: one.model("default").live.config.boolean)
         await asyncio.sleep(0.2)

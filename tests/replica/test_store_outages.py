@@ -1,26 +1,24 @@
-"""A replica while its store is away, has lost its tail, or is another one."""
+"""A replica while its store is away, was emptied, or is another one."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 
-import msgspec
 import pytest
 
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound_core.config import ModelConfig
 from abound_core.errors import (
+    InvalidInstance,
     NotReady,
-    OutcomeUnknown,
     StoreUnavailable,
 )
 from abound_core.model.entry_application import Unit
 from abound_core.types import Offset
-from benchmarks.serving import free_port
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
+from tests.support.served import served
 from tests.support.streams import draft, drafts
 from tests.support.valkey import Server
 
@@ -47,130 +45,33 @@ async def test_a_store_that_is_away_leaves_answers_and_comes_back(
     assert len(await digests(replica, await start_replica(own_server))) == 1
 
 
-async def test_acknowledged_events_outlive_a_crash_of_the_store(
-    own_server: Server, start_replica: StartReplica
+async def test_nothing_is_read_from_a_server_that_was_made_a_copy(
+    servers: tuple[Server, Server], start_replica: StartReplica
 ) -> None:
-    replica = await start_replica(own_server)
-    acknowledged: list[Offset] = []
-    over = asyncio.Event()
-
-    async def client(number: int) -> None:
-        for one in itertools.cycle(drafts(50, number)):
-            if over.is_set():
-                return
-            try:
-                acknowledged.append((await replica.learn("default", [one], timeout=2.0))[0].offset)
-            except (StoreUnavailable, OutcomeUnknown):
-                await asyncio.sleep(0.02)
-
-    clients = [asyncio.create_task(client(number)) for number in range(8)]
-    await until(lambda: len(acknowledged) > 60)
-    own_server.kill()
-    await asyncio.sleep(0.2)
-    own_server.start()
-    before = len(acknowledged)
-    await until(lambda: len(acknowledged) > before + 40)
-    over.set()
-    await asyncio.gather(*clients)
-    with own_server.client() as store:
-        entries = store.xrange(replica.model("default").keys.log)
-    in_log = set()
-    for entry_id, fields in entries:
-        at = Offset.of_entry(entry_id)
-        event = msgspec.msgpack.decode(fields[b"e"], type=Entry).event
-        assert isinstance(event, LearnEvent)
-        in_log |= {at._replace(position=position) for position in range(event.n)}
-    assert len(acknowledged) == len(set(acknowledged))
-    assert set(acknowledged) <= in_log
-    await until(lambda: replica.status().log == "connected")
-    await until(lambda: replica.model("default").live.n_learned == len(in_log))
-    assert len(await digests(replica, await start_replica(own_server))) == 1
-
-
-async def test_a_tail_that_the_store_lost_is_dropped_here_too(own_server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(own_server)
-    await teach(replica)
-    log = replica.model("default").keys.log
-    lost = await teach(replica, seed=2)
-    own_server.kill()
-    own_server.start()
-    with own_server.client() as client:
-        entries = client.xrange(log)
-        client.delete(log)
-        for entry_id, fields in entries:
-            if entry_id != lost.entry.encode():
-                client.xadd(log, fields, id=entry_id)
-    await until(lambda: replica.model("default").live.n_learned == 50)
-    await until(lambda: replica.status().log == "connected" and replica.status().ready)
-    await teach(replica, seed=3)
-    assert len(await digests(replica, await start_replica(own_server))) == 1
-
-
-async def test_another_entry_in_the_place_of_the_last_one_is_noticed(
-    own_server: Server, start_replica: StartReplica
-) -> None:
-    """A failover to a copy that had not the last entry, and went on without it."""
-    replica = await start_replica(own_server)
-    await teach(replica)
-    model = replica.model("default")
-    offset = model.offset
-    own_server.kill()
-    own_server.start()
-    with own_server.client() as client:
-        client.delete(model.keys.log)
-        other = draft('{"other": 1}', "other")
-        payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, LearnEvent(other.records, 1, [Unit(1)])))
-        client.xadd(model.keys.log, {"e": payload, "c": checksum}, id=offset.entry)
-    await until(lambda: model.live.n_learned == 1)
-    assert model.live.label(0) == "other"
-
-
-async def test_how_long_the_store_is_away_counts_from_when_it_went(
-    own_server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(own_server)
-    assert replica.status().since is None
-    began = time.monotonic()
-    own_server.kill()
-    await until(lambda: replica._follower.cut_off is not None)
-    await asyncio.sleep(1.5)  # nobody asks meanwhile
-    assert 0.7 < (replica.status().since or 0.0) <= time.monotonic() - began
-    own_server.start()
-    await until(lambda: replica.status().since is None)
-
-
-async def test_nothing_is_read_from_a_server_that_was_made_a_copy(start_replica: StartReplica) -> None:
     """A failover by hand: the connection outlives it, and the log behind it is another one from some moment on."""
-    ports = free_port(), free_port()
-    at_once = {"repl-diskless-sync-delay": "0"}
-    primary = Server(port=str(ports[0]), **at_once)
-    copy = Server(port=str(ports[1]), replicaof=f"127.0.0.1 {ports[0]}", **at_once)
-    try:
-        with primary.client() as old, copy.client() as new:
-            replica = await start_replica(primary)
-            model = replica.model("default")
-            log = model.keys.log
-            await teach(replica, 5)
-            await until(lambda: new.xlen(log) == old.xlen(log))
-            new.execute_command("REPLICAOF", "NO", "ONE")
-            await teach(replica, 3, 2)  # the new primary never gets it
-            async with model.paused():  # the follower is busy with an entry, and not with waiting for one
-                old.xadd(log, entry(7))
-                await until(lambda: model.has_waiting_entry)
-                old.execute_command("REPLICAOF", "127.0.0.1", str(ports[1]))
-                for seed in range(6):
-                    new.xadd(log, entry(seed))
-                await until(lambda: old.xlen(log) == new.xlen(log))
-            await until(lambda: replica.status().log == "cut off")
-            new.xadd(log, entry(8))
-            await asyncio.sleep(1.5)
-            assert (replica.status().ready, model.live.n_learned) == (True, 9)
-            old.execute_command("REPLICAOF", "NO", "ONE")
-            await until(lambda: replica.status().log == "connected" and model.live.n_learned == 12)
-            assert len(await digests(replica, await start_replica(primary))) == 1
-    finally:
-        copy.close()
-        primary.close()
+    primary, copy = servers
+    with primary.client() as old, copy.client() as new:
+        replica = await start_replica(primary)
+        model = replica.model("default")
+        log = model.keys.log
+        await teach(replica, 5)
+        await until(lambda: new.xlen(log) == old.xlen(log))
+        new.execute_command("REPLICAOF", "NO", "ONE")
+        await teach(replica, 3, 2)  # the new primary never gets it
+        async with model.paused():  # the follower is busy with an entry, and not with waiting for one
+            old.xadd(log, entry(7))
+            await until(lambda: model.has_waiting_entry)
+            old.execute_command("REPLICAOF", "127.0.0.1", copy.settings["port"])
+            for seed in range(6):
+                new.xadd(log, entry(seed))
+            await until(lambda: old.xlen(log) == new.xlen(log))
+        await until(lambda: replica.status().log == "cut off")
+        new.xadd(log, entry(8))
+        await asyncio.sleep(1.5)
+        assert (replica.status().ready, model.live.n_learned) == (True, 9)
+        old.execute_command("REPLICAOF", "NO", "ONE")
+        await until(lambda: replica.status().log == "connected" and model.live.n_learned == 12)
+        assert len(await digests(replica, await start_replica(primary))) == 1
 
 
 def entry(seed: int) -> dict[str | bytes, bytes]:
@@ -197,9 +98,71 @@ async def test_a_store_that_lost_everything_is_started_anew(own_server: Server, 
     assert len(await digests(replica, other)) == 1
 
 
-async def test_requests_in_flight_end_when_their_tail_is_lost(own_server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(own_server)
-    async with replica.model("default")._turn:
-        learning = asyncio.create_task(replica.learn("default", drafts(3)))
-        await asyncio.sleep(0.1)
-    assert len(await learning) == 3
+@pytest.mark.parametrize(("bound", "status"), [(None, 200), (0.2, 503)])
+def test_a_replica_cut_off_is_ready_up_to_the_bound(bound, status):
+    with served(max_staleness=bound) as service:
+        assert service.http.get("/readyz").json()["log"] == "connected"
+        service.server.kill()
+        deadline = time.monotonic() + 60
+        while True:
+            answer = service.http.get("/readyz")
+            cut_off = answer.json().get("since", 0) > 0.3 or answer.status_code == 503
+            if cut_off or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        assert cut_off
+        assert answer.status_code == status
+        assert ("more than max_staleness (0.2 s)" in answer.text) is (bound is not None)
+        assert service.http.post("/classify", json={"text": "wheat"}).status_code == 200
+
+
+async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    await replica.models.create("news", ModelConfig())
+    await teach(replica)
+    before = replica.model("default").incarnation
+    with server.client() as client:
+        client.flushall()
+    await until(lambda: replica.models.names() == ["default"] and replica.model("default").incarnation != before)
+    await until(lambda: replica.status().ready)
+    assert replica.model("default").live.n_learned == 0
+    await teach(replica, 7)
+    assert len(await digests(replica, await start_replica(server))) == 1
+
+
+async def test_nothing_is_acknowledged_that_goes_with_the_model_of_a_store_that_was_emptied(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
+    monkeypatch.setattr("abound.replica.heartbeat.TICK_SECONDS", 60.0)
+    replica = await start_replica(server)
+    await teach(replica)
+    with server.client() as client:
+        client.flushall()
+        with pytest.raises(StoreUnavailable, match="has lost the log; nothing was appended"):
+            await replica.learn("default", [draft('{"a": 1}', "x")])
+        assert not client.exists(replica.model("default").keys.log)
+
+
+async def test_what_min_offset_promises_when_the_store_has_lost_the_event(
+    server: Server, start_replica: StartReplica
+) -> None:
+    """It is compared with numbers: refused while the log ends before it, and no proof of an event once it does not."""
+    replica = await start_replica(server)
+    await teach(replica, 5)
+    key = replica.model("default").keys.log
+    with server.client() as client:
+        before = client.dump(key)
+        lost = await teach(replica, 1, seed=2)
+        client.restore(key, 0, before, replace=True)
+        await until(lambda: replica.model("default").live.n_learned == 5)
+        await until(lambda: replica.status().ready)
+        with pytest.raises(InvalidInstance, match="beyond the end of the log"):
+            await replica.wait_for("default", lost, 30)
+        # The store's clock was set back: the number comes again, for something else.
+        _, fields = client.xrange(key)[-1]
+        client.xadd(key, fields, id=lost.entry)
+        await replica.wait_for("default", lost, 30)
+        assert replica.model("default").live.n_learned == 10

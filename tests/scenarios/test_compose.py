@@ -182,16 +182,6 @@ def test_bodies_have_a_bound_and_files_their_own(running: Composed, line: str, l
     assert (b"A body has at most 64 MiB" in answer) is refused
 
 
-def test_a_replica_bounds_a_body_that_comes_in_chunks(running: Composed) -> None:
-    def pieces() -> Iterator[bytes]:
-        for _ in range(20):
-            yield b" " * 2**20
-
-    headers = {"content-type": "application/json"}
-    answer = httpx.post(f"{running.url}/learn", content=pieces(), headers=headers, timeout=60)
-    assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")
-
-
 def said(running: Composed, request: str) -> bytes:
     """The first of the answer to a request as it stands."""
     host, port = running.url.removeprefix("http://").split(":")

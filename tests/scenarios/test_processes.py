@@ -15,7 +15,6 @@ import redis
 
 from abound.processes import lifetime
 from abound.processes.embedded_store import EmbeddedStore
-from abound.processes.startup_page import listen
 from benchmarks.serving import Serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -70,15 +69,6 @@ def serving(tmp_path_factory):
 # refusals
 
 
-def test_a_port_in_use(tmp_path):
-    with listen("127.0.0.1", 0) as listening:
-        port = str(listening.getsockname()[1])
-        ended = serve("--port", port, "--data-dir", str(tmp_path / "data"))
-    assert ended.returncode == 1
-    assert f"port {port} of 127.0.0.1 is in use" in ended.stderr
-    assert not (tmp_path / "data").exists()
-
-
 def test_an_address_that_others_reach_without_a_key(tmp_path):
     ended = serve("--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path))
     assert ended.returncode == 1
@@ -92,36 +82,7 @@ def test_a_data_directory_in_use(serving, tmp_path):
     assert status(serving, "/readyz") == 200
 
 
-def test_a_store_that_is_not_to_be_trusted_ends_the_start_with_what_mends_it(tmp_path):
-    from abound.processes.embedded_store import server_program
-
-    path = tmp_path / "store.sock"
-    command = [server_program(), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as store:
-        try:
-            assert until(path.exists)
-            ended = serve("--port", "0", "--data-dir", str(tmp_path / "data"), ABOUND_REDIS_URL=f"unix://{path}")
-        finally:
-            store.kill()
-    assert ended.returncode == 1
-    assert "CONFIG SET appendonly yes" in ended.stderr.splitlines()[-1]
-
-
 # while it runs
-
-
-def test_an_unknown_variable_is_told(tmp_path):
-    output = tmp_path / "output"
-    environment = os.environ | {"ABOUND_PROCESES": "3", "ABOUND_REDIS_URL": f"unix://{tmp_path}/none"}
-    with Serving(tmp_path / "data", output=output, environment=environment) as service:
-        assert "ABOUND_PROCESES is not a setting and is ignored; the nearest one is ABOUND_PROCESSES" in (
-            output.read_text()
-        )
-        assert status(service, "/livez") == 200
-        answer = httpx.get(f"{service.url}/readyz", timeout=60)
-        assert answer.status_code == 503
-        assert "stage" in answer.json()
-        assert service.stop() == 0
 
 
 def test_a_replica_that_is_killed_is_replaced(serving):
@@ -172,23 +133,6 @@ def test_the_console_says_ready_only_while_readyz_does(tmp_path):
         assert status(service, "/readyz") == 503
         assert "cannot be applied" in output.read_text()
         assert "ready on" not in output.read_text()
-
-
-def test_a_service_whose_store_has_lost_its_log_does_not_start(tmp_path):
-    data, output = tmp_path / "data", tmp_path / "output"
-    with Serving(data, output=output) as service:
-        service.until_ready()
-        assert status(service, "/learn", text="wheat", labels=["grain"]) == 200
-        snapshots = f"{service.url}/models/default/snapshots"
-        assert until(lambda: httpx.post(snapshots, timeout=120).is_success, 120)
-        assert service.stop() == 0
-    [log] = (data / "appendonlydir").glob("*.incr.aof")
-    written = log.read_bytes()
-    log.write_bytes(written[: written.index(b":log\r\n")])  # in the middle of the first event
-    refused = serve("--port", "0", "--data-dir", str(data), seconds=120)
-    assert refused.returncode == 1
-    assert "the store has lost data" in refused.stderr
-    assert "abound store accept-loss" in refused.stderr
 
 
 # the end

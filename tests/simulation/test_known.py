@@ -90,19 +90,18 @@ KNOWN = [
         None,
         0,
         apply_again_what_a_switch_has_read,
-        told_by=("tests/replace/test_replace.py::test_what_a_switch_has_read_is_not_applied_again",),
     ),
     Known(
         "a restore to before an activation took that back, and the store said it had not",
         None,
         204,
-        told_by=("tests/replace/test_restore.py::test_a_restore_to_before_an_activation_keeps_what_is_active",),
+        told_by=("tests/replace/test_replace.py::test_a_restore_to_before_an_activation_keeps_what_is_active",),
     ),
     Known(
         "a replay that began while the first entries were archived found no beginning",
         None,
         541,
-        told_by=("tests/history/test_load.py::test_a_replay_that_begins_while_the_first_entries_are_archived",),
+        told_by=("tests/history/test_archive.py::test_a_replay_that_begins_while_the_first_entries_are_archived",),
     ),
     Known(
         "the plain model: a copy that confirmed an event has it in memory, is promoted, and loses power",
@@ -115,7 +114,7 @@ KNOWN = [
         "a policy that changes with the primary: fsync was claimed by the one before",
         ("_fail_over",),
         0,
-        told_by=("tests/log/test_append_durability.py::test_fsync_is_not_claimed_after_the_policy_was_changed",),
+        told_by=("tests/log/test_append.py::test_fsync_is_not_claimed_after_the_policy_was_changed",),
     ),
     Known(
         "a primary that is made a copy was read on over the connections that it keeps",
@@ -127,7 +126,7 @@ KNOWN = [
         "entries were trimmed between a reading and the question how far the log is trimmed",
         ("_pause", "_slow"),
         0,
-        told_by=("tests/store/test_raw_connection.py::test_nothing_of_another_comes_between_commands_in_one_piece",),
+        told_by=("tests/log/test_stream.py::test_nothing_of_another_comes_between_commands_in_one_piece",),
     ),
     Known(
         "half of a catalog held at the next return, and models were missed",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,29 +12,19 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.history.archive import ArchiveContext, archive
 from abound.history.garbage import FileCollector
 from abound.history.history import History, HistoryParams
-from abound.history.replay import compact, replay
+from abound.history.replay import replay
 from abound.history.verify import verify
 from abound.log.catalog import DEFAULT_MODEL, read_catalog
 from abound.replica.replica import Replica
 from abound.store.client import Store
 from abound.store.lease import acquire
 from abound_core.errors import AboundError
-from abound_core.model.live_model import warmup
 from abound_core.types import START, Offset
 from tests.support.fixtures import StartReplica
-from tests.support.lab import SMALL, Lab, events
+from tests.support.lab import Lab, events
 from tests.support.valkey import Server
 
 SEGMENT = HistoryParams(segment_bytes=4096)
-
-
-@pytest.fixture
-async def lab(server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
-    warmup()
-    lab = Lab(server, tmp_path / "artifacts")
-    await lab.open()
-    yield lab
-    await lab.close()
 
 
 async def grow(lab: Lab, seed: int) -> None:
@@ -43,7 +32,7 @@ async def grow(lab: Lab, seed: int) -> None:
     living = await lab.living()
     for half in (0, 1):
         await lab.append(*events(40, seed + half))
-        await compact(lab.store, living, SMALL, artifacts=lab.artifacts)
+        await lab.snapshot()
     async with acquire(lab.store, living.keys) as lease:
         await archive(ArchiveContext(lab.store, lab.artifacts, living, lease, SEGMENT))
 
@@ -87,7 +76,7 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(
     copy(lab.folder, early)
     await grow(lab, 3)
     dump = shutil.copy(await saved(lab), tmp_path / "dump.rdb")
-    model = await replay(lab.store, living, artifacts=lab.artifacts)
+    model = await lab.replayed()
     expected, end = await model.compute_digest(), model.offset
     await grow(lab, 5)  # a segment that was small was made larger, and the small one goes
     collector = FileCollector(lab.store)

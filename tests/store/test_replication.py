@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from abound.history.history import History
-from abound.history.replay import replay
 from abound.jobs.replace import forget
 from abound.replace.forget import ForgetParams
 from abound.store.client import Store
@@ -24,11 +22,10 @@ from abound.versions import versions as versions
 from abound_core.errors import NotReady, StoreUnavailable
 from abound_core.model.active_version import LIVE
 from abound_core.model.live_model import warmup
-from benchmarks.serving import free_port
 from tests.support import small_versions
-from tests.support.lab import Lab, events
+from tests.support.fixtures import until_copied
+from tests.support.lab import Context, Lab, events
 from tests.support.proxy import Proxy
-from tests.support.replace_context import Context, archived, teach
 from tests.support.valkey import Server
 
 BAD = ForgetParams(source="bad", reason="r")
@@ -54,22 +51,8 @@ class Pair:
 
 
 @pytest.fixture
-def servers() -> Iterator[tuple[Server, Server]]:
-    port = free_port()
-    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
-    copy = Server(replicaof=f"127.0.0.1 {port}")
-    yield primary, copy
-    copy.close()
-    primary.close()
-
-
-@pytest.fixture
 async def pair(servers: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Pair]:
     primary, copy = servers
-    with copy.client() as client:
-        async with asyncio.timeout(60):
-            while client.info("replication")["master_link_status"] != "up":  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
     proxy = Proxy(tmp_path / "proxy", primary.socket)
     await proxy.start()
     yield Pair(primary, copy, proxy)
@@ -99,10 +82,7 @@ def pausing(pair: Pair, context: Context, stage: str) -> Callable[[str, float], 
     def progress(now: str, fraction: float) -> None:
         context.progress(now, fraction)
         if now.startswith(stage) and sum(one.startswith(stage) for one in context.stages) == 1:
-            with pair.primary.client() as client:
-                client.set("word", "written")
-                while not client.wait(1, 100):
-                    pass
+            until_copied(pair.primary)
             pair.copy.pause()
 
     return progress
@@ -113,52 +93,55 @@ async def files(lab: Lab, keys: ModelKeys) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("stage", "learned"),
+    ("paused_at", "learned"),
     [("waiting until the replicas are ready", 180), ("deleting the replaced model from the store", 120)],
     ids=["before the replacement", "after the replacement"],
 )
-async def test_a_failover_while_it_is_forgotten_loses_nothing(pair: Pair, lab: Lab, stage: str, learned: int) -> None:
-    await teach(lab, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
-    await archived(lab)
+async def test_a_failover_while_it_is_forgotten_loses_nothing(
+    pair: Pair, lab: Lab, paused_at: str, learned: int
+) -> None:
+    await lab.teach(*events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await lab.archived()
     living = await lab.living()
-    before = await files(lab, living.keys)
     context = Context(lab, living, job="forget")
-    forgetting = asyncio.create_task(forget(cast("Any", context), BAD, pausing(pair, context, stage)))
-    await reached(context, "waiting until copies")
-    assert not await is_replicated(lab.store)
-    assert await files(lab, living.keys) == before
-    assert not forgetting.done()
-    pair.fail_over()
-    with pytest.raises(StoreUnavailable):
-        await forgetting
-    model = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+    pause = pausing(pair, context, paused_at)
+
+    def progress(stage: str, fraction: float) -> None:
+        pause(stage, fraction)
+        if stage.startswith("making the store rewrite"):
+            pair.fail_over()
+
+    [ended] = await asyncio.gather(forget(cast("Any", context), BAD, progress), return_exceptions=True)
+    if learned == 180:
+        assert isinstance(ended, NotReady | StoreUnavailable), ended  # the job is tried again
+    model = await lab.replayed(from_start=True)
     assert model.live.n_learned == learned
     again = Context(lab, living, "forget", committed=True, outcome=context.job.outcome)
     outcome = await forget(cast("Any", again), BAD, again.progress)
     assert outcome["forgotten"] == {"requests": 60, "instances": 60}
     assert await files(lab, living.keys) == []
-    model = await replay(lab.store, await lab.living(), from_start=True, artifacts=lab.artifacts)
+    model = await lab.replayed(from_start=True)
     assert model.live.n_learned == 120
 
 
 async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(pair: Pair, lab: Lab) -> None:
-    await teach(lab, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
-    await archived(lab)
+    await lab.teach(*events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await lab.archived()
     former = await lab.living()
     context = Context(lab, former, job="forget")
     progress = pausing(pair, context, "deleting the replaced model from the store")
     forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
     await reached(context, "waiting until copies")
-    living = await lab.living()
-    before = await History(lab.store, lab.artifacts, living.keys).manifest()
-    await teach(lab, *events(60, 4))
-    await archived(lab)
-    assert await History(lab.store, lab.artifacts, living.keys).manifest() != before
+    assert await files(lab, former.keys) != []
+    before = await lab.contents()
+    await lab.teach(*events(60, 4))
+    await lab.archived()
+    assert await lab.contents() != before
     assert not forgetting.done()
     pair.copy.resume()
     await forgetting
     assert await files(lab, former.keys) == []
-    model = await replay(lab.store, living, from_start=True, artifacts=lab.artifacts)
+    model = await lab.replayed(from_start=True)
     assert model.live.n_learned == 180
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,12 @@ from abound.artifacts.artifact_store import ArtifactStore
 from abound.replica.replica import Replica, ReplicaParams
 from abound.store.client import Store
 from abound_core.model.live_model import warmup
+from benchmarks.serving import free_port
 from tests.support.lab import Lab
 from tests.support.valkey import Server
 
 StartReplica = Callable[..., Awaitable[Replica]]
+StartServer = Callable[..., Server]
 
 
 @pytest.fixture(scope="session")
@@ -34,11 +38,47 @@ def server(_server: Server) -> Server:
 
 
 @pytest.fixture
-def own_server() -> Iterator[Server]:
+def start_server() -> Iterator[StartServer]:
+    """Start servers with settings of the test's own; they end after its replicas."""
+    with ExitStack() as stack:
+
+        def start(binary: str | None = None, **settings: str) -> Server:
+            if binary is not None and shutil.which(binary) is None:
+                pytest.skip(f"there is no {binary} here")
+            server = Server(binary, **settings)
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def own_server(start_server: StartServer) -> Server:
     """A server that a test may kill."""
-    server = Server()
-    yield server
-    server.close()
+    return start_server()
+
+
+@pytest.fixture
+def servers(start_server: StartServer) -> tuple[Server, Server]:
+    """A server and a copy of it that has all that the server has."""
+    at_once, ports = {"repl-diskless-sync-delay": "0"}, (free_port(), free_port())
+    primary = start_server(port=str(ports[0]), **at_once)
+    copy = start_server(port=str(ports[1]), replicaof=f"127.0.0.1 {ports[0]}", **at_once)
+    deadline = time.monotonic() + 60
+    with primary.client() as client:
+        while client.info("replication").get("slave0", {}).get("state") != "online":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    until_copied(primary)
+    return primary, copy
+
+
+def until_copied(primary: Server) -> None:
+    """Wait until the copy of a server has all that the server has."""
+    with primary.client() as client:
+        client.set("written", "and copied")
+        while not client.wait(1, 100):
+            pass
 
 
 @pytest.fixture
@@ -49,7 +89,15 @@ async def store(server: Server) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def start_replica() -> AsyncIterator[StartReplica]:
+async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
+    """The artifact store of the shared store."""
+    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
+    await artifacts.join(store)
+    return artifacts
+
+
+@pytest.fixture
+async def start_replica(start_server: StartServer) -> AsyncIterator[StartReplica]:
     """Start replicas; they are stopped at the end of the test."""
     warmup()
     async with AsyncExitStack() as stack:
@@ -70,7 +118,7 @@ async def start_replica() -> AsyncIterator[StartReplica]:
 async def lab(server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
     """A store and an artifact store, from which replicas are started; they are stopped at the end of the test."""
     warmup()
-    lab = Lab(server, tmp_path)
+    lab = Lab(server, tmp_path / "artifacts")
     await lab.open()
     yield lab
     await lab.close()

@@ -6,9 +6,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 from abound.artifacts.artifact_store import ArtifactStore
+from abound.history import full_log
+from abound.history.archive import ArchiveContext, archive
+from abound.history.history import Base, History, HistoryManifest, HistoryParams
+from abound.history.replay import compact, replay
+from abound.history.retention import enforce_retention
+from abound.log import stream
 from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.log.events import (
     APPLY_VERSION,
@@ -21,6 +28,7 @@ from abound.log.events import (
     decode_entry,
     encode,
 )
+from abound.log.stream import Element
 from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
 from abound.replace.replace import Replacement, replace_model
@@ -28,7 +36,9 @@ from abound.replica.replica import Replica, ReplicaParams
 from abound.state.position import AT_START
 from abound.state.replicated_model import ReplicatedModel
 from abound.state.snapshots import SnapshotParams
+from abound.state.state_image import StateManifest
 from abound.store.client import Store
+from abound.store.lease import acquire
 from abound_core.config import ModelConfig
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
@@ -37,6 +47,8 @@ from tests.support.streams import drafts
 from tests.support.valkey import Server
 
 SMALL = SnapshotParams(part_bytes=16_384)
+SEGMENTS = HistoryParams(segment_bytes=4096)
+SHORT = HistoryParams(segment_bytes=2000)
 
 
 class Lab:
@@ -82,6 +94,33 @@ class Lab:
             return await self.living(name)
         return living
 
+    async def snapshot(self) -> StateManifest:
+        """Make a snapshot of the model at the end of its log."""
+        return await compact(self.store, await self.living(), SMALL, artifacts=self.artifacts)
+
+    async def archive(self, params: HistoryParams = SEGMENTS) -> HistoryManifest:
+        """Move to history what two snapshots do not need, and delete what is beyond the bounds of history."""
+        living = await self.living()
+        async with acquire(self.store, living.keys) as lease:
+            context = ArchiveContext(self.store, self.artifacts, living, lease, params)
+            contents = await archive(context)
+            assert contents is not None
+            return await enforce_retention(context, contents)
+
+    async def archived(self, params: HistoryParams = SEGMENTS) -> HistoryManifest:
+        """Make two snapshots, and move all that is before them to history."""
+        for _ in range(2):
+            await self.snapshot()
+        return await self.archive(params)
+
+    async def contents(self) -> HistoryManifest | None:
+        """What history has of the model."""
+        return await History(self.store, self.artifacts, (await self.living()).keys).manifest()
+
+    async def replayed(self, until: Offset | None = None, from_start: bool = False) -> ReplicatedModel:
+        """The model that both stores give."""
+        return await replay(self.store, await self.living(), until, from_start=from_start, artifacts=self.artifacts)
+
     async def context(self, record: str = "job", **fields: Any) -> ReplaceContext:
         living = await self.living()
         given: dict[str, Any] = {"store": self.store, "artifacts": self.artifacts, "snapshots": SMALL}
@@ -107,6 +146,54 @@ class Lab:
             for name, fields in found
         ]
 
+    async def teach(self, *learned: Any) -> list[Offset]:
+        """Append events, and keep what they were."""
+        offsets = await self.append(*learned)
+        self.past += list(zip(offsets, learned, strict=True))
+        return offsets
+
+    async def end(self) -> Offset:
+        """Where the log ends."""
+        return (await stream.tail(self.store, (await self.living()).keys.log)).last
+
+    async def start(self) -> Offset:
+        """Where history begins."""
+        contents = await self.contents()
+        return START if contents is None else contents.start
+
+    async def events_of_history(self) -> list[Any]:
+        """The events in history and log, as they are there by now."""
+        keys = (await self.living()).keys
+        reading = full_log.read_entries(self.store, self.artifacts, keys, await self.start())
+        return [decode_entry(fields).event async for elements in reading for _, fields in elements]
+
+    async def run(self, method: Any, params: Any, **given: Any) -> dict[str, Any]:
+        """Do what a job of this method does; its outcome."""
+        context = Context(self, await self.living(), **given)
+        async with asyncio.timeout(60):
+            return cast("dict[str, Any]", await method(context, params, context.progress))
+
+    async def without(self, gone: Callable[[Unit, Offset], bool]) -> LiveModel:
+        """A model that never saw what ``gone`` says of a unit and its offset, told as plainly as can be."""
+        live = LiveModel((await self.living()).config, (8, 8))
+        for at, event in self.past:
+            if isinstance(event, LearnEvent) and gone(event.units[0], at):
+                [unit] = event.units
+                event = LearnEvent(b"", event.n, [Unit(unit.n, batch=unit.batch, emptied=True)])
+            apply(live, at, event)
+        return live
+
+    async def replayed_digest(self) -> str:
+        """The digest of what both stores give, from a snapshot and from the start."""
+        [digest] = {await (await self.replayed(from_start=from_start)).compute_digest() for from_start in (True, False)}
+        return digest
+
+    async def same(self, replica: Replica, expected: LiveModel) -> None:
+        """Check that the replica, and all that can be made of what is kept, is the expected model."""
+        digest = await digest_of(expected)
+        assert await digest_at(replica, await self.end()) == digest
+        assert await self.replayed_digest() == digest
+
     async def expected(self, until: Offset | None = None) -> str:
         """The digest that the log gives, told as plainly as can be."""
         live = LiveModel((await self.living()).config, (7, 7))
@@ -114,6 +201,76 @@ class Lab:
             if until is None or at <= until:
                 apply(live, at, event)
         return await digest_of(live)
+
+
+class Context:
+    """What a job is given, without jobs."""
+
+    def __init__(
+        self, lab: Lab, living: Any, job: str = "job", committed: bool = False, outcome: dict[str, Any] | None = None
+    ) -> None:
+        self.store, self.artifacts, self.living = lab.store, lab.artifacts, living
+        self.job = SimpleNamespace(id=job, committed=committed, outcome=outcome or {})
+        self.settings = SimpleNamespace(
+            prepare_seconds=10.0, undo_bytes=2**30, group=lambda kind: SMALL if kind is type(SMALL) else kind()
+        )
+        self.stages: list[str] = []
+
+    def check(self) -> None:
+        """Nobody tells the job to stop."""
+
+    async def pin(self, offset: Offset) -> None:
+        """Nothing is deleted meanwhile."""
+
+    async def range(self, after: Offset | None, until: Offset | None) -> None:
+        """Nobody asks which events it reads."""
+
+    async def so_far(self, outcome: dict[str, Any]) -> None:
+        self.job.outcome = outcome
+
+    async def commit(self) -> None:
+        self.stages.append("commit")
+
+    def progress(self, stage: str, fraction: float) -> None:
+        assert 0 <= fraction <= 1
+        self.stages.append(stage)
+
+
+class Archived(NamedTuple):
+    """A model whose log is archived, its artifact store, and every entry that was ever appended."""
+
+    store: Store
+    artifacts: ArtifactStore
+    living: CatalogModel
+    every: list[Element]
+
+    async def grow(self, n: int, seed: int) -> None:
+        """Append entries and make a snapshot."""
+        for event in events(n, seed):
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, event))
+            await self.store.client.xadd(self.living.keys.log, {"e": payload, "c": checksum})
+        last = Offset.of_entry(self.every[-1][0]) if self.every else START
+        self.every.extend(await self.past(last))
+        await compact(self.store, self.living, SMALL, artifacts=self.artifacts)
+
+    async def archive(self, params: HistoryParams = SHORT) -> HistoryManifest:
+        async with acquire(self.store, self.living.keys) as lease:
+            contents = await archive(ArchiveContext(self.store, self.artifacts, self.living, lease, params))
+        assert contents is not None
+        return contents
+
+    async def contents(self) -> HistoryManifest:
+        contents = await History(self.store, self.artifacts, self.living.keys).manifest()
+        assert contents is not None
+        return contents
+
+    async def past(self, after: Offset = START, until: Offset | None = None) -> list[Element]:
+        reading = full_log.read_entries(self.store, self.artifacts, self.living.keys, after, until)
+        return [element async for elements in reading for element in elements]
+
+    def offset(self, i: int) -> Offset:
+        """Of the i-th entry."""
+        return Offset.of_entry(self.every[i][0])
 
 
 def apply(live: LiveModel, at: Offset, event: Any) -> None:
@@ -128,6 +285,13 @@ def apply(live: LiveModel, at: Offset, event: Any) -> None:
 def events(n: int, seed: int = 1, source: str | None = None) -> list[LearnEvent]:
     """Events of an instance each."""
     return [LearnEvent(one.records, 1, [Unit(1, source=source)]) for one in drafts(n, seed)]
+
+
+def keyed(n: int, seed: int, prefix: str, source: str | None = None) -> list[LearnEvent]:
+    """Events of an instance each, whose keys are the prefix and their number."""
+    return [
+        LearnEvent(one.records, 1, [Unit(1, f"{prefix}{i}", b"body", source)]) for i, one in enumerate(drafts(n, seed))
+    ]
 
 
 def model_of(n: int, seed: int, **config: Any) -> LiveModel:
@@ -186,3 +350,19 @@ async def replace_by(lab: Lab, live: LiveModel, record: str = "job", keep: bool 
     at = await replace_model(await lab.context(record, **fields), make, "a test")
     assert at is not None
     return at
+
+
+async def refitted(lab: Lab, live: LiveModel, record: str = "refit") -> Base:
+    """Replace the model as a refit does that made ``live`` of its events; return the state in the new history."""
+
+    async def make(replacement: Replacement) -> Past:
+        model = await replay(lab.store, replacement.living, replacement.after, artifacts=lab.artifacts)
+        live.serving = model.live.serving
+        model.live = live
+        return Past(model=model, source=replacement.living, tail_after=replacement.after, is_refitted=True)
+
+    assert await replace_model(await lab.context(record), make, "a test") is not None
+    contents = await lab.contents()
+    assert contents is not None
+    assert contents.refitted is not None
+    return contents.refitted

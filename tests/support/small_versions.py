@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.log.catalog import DEFAULT_MODEL
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.versions import activation
 from abound.versions import versions as versions
 from abound.versions.card import Card
 from abound_core.config import ModelConfig
-from abound_core.instances.record import unpack_vector
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
 from abound_core.methods import fitted as fitting
@@ -76,16 +74,8 @@ def ranked(made: FittedMethod, features: dict[str, Any], k: int) -> list[tuple[s
     return [(made.labels[i], score) for i, score in zip(found.ids.tolist(), found.scores.tolist(), strict=True)]
 
 
-def keys_of(vector: bytes) -> list[str]:
-    """The feature keys of a vector."""
-    return list(unpack_vector(vector)[0])
-
-
 def place(
     store: Store, artifacts: ArtifactStore | None, keys: ModelKeys, **fields: Any
 ) -> activation.ActivationContext:
     """Where to activate."""
     return activation.ActivationContext(store, artifacts, keys, **({"prepare_seconds": 60.0} | fields))
-
-
-__all__ = ["DEFAULT_MODEL", "FEATURES", "fitted", "keys_of", "place", "ranked", "vector", "version_of", "write"]

@@ -2,30 +2,25 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import itertools
 from typing import Any
 
 import msgspec
 import pytest
 import structlog
 
-from abound.history.replay import compact, replay
 from abound.log.events import ActivateEvent, PrepareVersionEvent
 from abound.replica import loaded_versions
 from abound.replica.loaded_versions import ServingParams
 from abound.replica.replica import Replica
-from abound.state import replica_status
 from abound.state.replicated_model import ReplicatedModel
-from abound.store.lease import Lease
 from abound.versions import activation
 from abound.versions import versions as versions
-from abound.versions.activation import activate, read_active
+from abound.versions.activation import activate
 from abound.versions.card import Card
-from abound_core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, StoreUnavailable, UnknownVersion
+from abound_core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, UnknownVersion
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
-from tests.support.lab import SMALL, Lab, digest_at, events, learning, model_of
-from tests.support.refits import refitted
+from tests.support.lab import Lab, digest_at, events, model_of, refitted
 from tests.support.replicas import until
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
@@ -55,44 +50,6 @@ def observe(replica: Replica) -> tuple[Offset, str] | None:
 async def truth(lab: Lab) -> list[tuple[Offset, str]]:
     """From which offset on which version is active, by the log alone."""
     return [(at, event.version) for at, event in await lab.elements() if isinstance(event, ActivateEvent)]
-
-
-def active_at(switches: list[tuple[Offset, str]], offset: Offset) -> str:
-    return ([LIVE] + [version for at, version in switches if at[:2] <= offset[:2]])[-1]
-
-
-async def test_all_replicas_switch_at_one_offset_and_none_answers_past_it_with_the_old_version(lab: Lab) -> None:
-    replicas = [await lab.replica() for _ in range(3)]
-    one, two = await version(lab), await version(lab, "second")
-    seen: list[set[tuple[Offset, str]]] = [set() for _ in replicas]
-    stop = False
-
-    async def watch() -> None:
-        while not stop:
-            for replica, pairs in zip(replicas, seen, strict=True):
-                found = observe(replica)
-                assert found is not None
-                pairs.add(found)
-            await asyncio.sleep(0)
-
-    watching = asyncio.create_task(watch())
-    async with learning(replicas[0]), learning(replicas[1], 5000):
-        for name in (one.id, two.id, LIVE, one.id, LIVE):
-            at = await activate(await here(lab), name, "a test")
-            assert (await read_active(lab.store, model(replicas[0]).keys)).at == at
-            await until(lambda at=at: all(model(replica).offset > at for replica in replicas))
-    stop = True
-    await watching
-    switches = await truth(lab)
-    assert [name for _, name in switches] == [one.id, two.id, LIVE, one.id, LIVE]
-    for pairs in seen:
-        assert len({name for _, name in pairs}) == 3
-        for offset, name in pairs:
-            assert name == active_at(switches, offset), offset
-    last = max(model(replica).offset for replica in replicas)
-    assert {await digest_at(replica, last) for replica in replicas} == {await lab.expected()}
-    assert len({model(replica).live.serving for replica in replicas}) == 1
-    assert model(replicas[0]).live.serving.former == one.id
 
 
 async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_on(
@@ -172,7 +129,7 @@ async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(la
     one = await lab.replica()
     living = await lab.living()
     await one.learn("default", drafts(40))
-    early = await compact(lab.store, living, SMALL, artifacts=lab.artifacts)
+    early = await lab.snapshot()
     gone, card = await version(lab), await version(lab, "second")
     await activate(await here(lab), gone.id, "a test")
     at = await activate(await here(lab), card.id, "a test")
@@ -184,10 +141,10 @@ async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(la
     last = (await lab.elements())[-1][0]
     expected = await lab.expected()
     assert await digest_at(one, last) == expected
-    late = await compact(lab.store, living, SMALL, artifacts=lab.artifacts)
+    late = await lab.snapshot()
     assert late.digest == expected
     for snapshot in (late, early, None):
-        found = await replay(lab.store, living, from_start=snapshot is None, artifacts=lab.artifacts)
+        found = await lab.replayed(from_start=snapshot is None)
         assert await digest_at(found, last) == expected
         new = await lab.replica()
         assert new.status().ready
@@ -217,46 +174,6 @@ async def test_a_replaced_model_keeps_its_active_version_and_the_others(lab: Lab
     assert model(one).offset > base.position.offset
 
 
-async def test_of_two_activations_at_one_time_one_is_refused(lab: Lab) -> None:
-    await lab.replica()
-    first, second = await version(lab), await version(lab, "second")
-    reached, gate = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        reached.set()
-        await gate.wait()
-
-    one = asyncio.create_task(activate(await here(lab, checkpoint=wait), first.id, "a test"))
-    await reached.wait()
-    with pytest.raises(Conflict, match="being activated"):
-        await activate(await here(lab), second.id, "a test")
-    with pytest.raises(Conflict, match="being activated"):
-        async with activation.fence(lab.store, (await lab.living()).keys):
-            raise AssertionError("nothing is deleted meanwhile")
-    gate.set()
-    at = await one
-    assert await truth(lab) == [(at, first.id)]
-    await activate(await here(lab), second.id, "a test")
-
-
-async def test_an_activation_that_lost_its_fence_changes_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    replica = await lab.replica()
-    first, second = await version(lab), await version(lab, "second")
-    keys = (await lab.living()).keys
-    other: list[Offset] = []
-
-    async def overtaken() -> None:
-        if not other:
-            other.append(Offset(0, 0, 0))
-            await lab.store.client.delete(keys.key("activation-lease"))
-            other[0] = await activate(await here(lab), second.id, "a test")
-
-    with pytest.raises(Conflict, match="took too long"):
-        await activate(await here(lab, checkpoint=overtaken), first.id, "a test")
-    assert await truth(lab) == [(other[0], second.id)]
-    await until(lambda: observe(replica) is not None and model(replica).live.serving.version == second.id)
-
-
 async def test_only_while_another_one_is_active(lab: Lab) -> None:
     await lab.replica()
     first, second = await version(lab), await version(lab, "second")
@@ -267,25 +184,6 @@ async def test_only_while_another_one_is_active(lab: Lab) -> None:
     with pytest.raises(Conflict, match=f"is {first.id} and not"):
         await activate(await here(lab), second.id, "a test", if_active=LIVE)
     assert await truth(lab) == [(at, first.id)]
-
-
-async def test_an_answer_that_was_lost_on_the_way_activates_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    replica = await lab.replica()
-    card = await version(lab)
-    monkeypatch.setattr(activation, "RETRY_SECONDS", 0.01)
-    append, attempts = Lease.append, itertools.count(1)
-
-    async def append_and_lose(lease: Lease, *given: Any, **fields: Any) -> Offset:
-        at = await append(lease, *given, **fields)
-        if fields and next(attempts) < 3:
-            await lab.store.client.delete(model(replica).keys.key("activation-lease"))  # so long does it take
-            raise StoreUnavailable("the reply was lost")
-        return at
-
-    monkeypatch.setattr(Lease, "append", append_and_lose)
-    at = await activate(await here(lab), card.id, "a test", if_active=LIVE)
-    assert await truth(lab) == [(at, card.id)]
-    await until(lambda: model(replica).live.serving.at == str(at))
 
 
 async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(lab: Lab) -> None:
@@ -316,22 +214,6 @@ async def test_what_no_replica_could_load_is_not_activated(lab: Lab) -> None:
     assert [type(event) for _, event in await lab.elements()] == [PrepareVersionEvent]
 
 
-async def test_a_replica_that_died_without_a_word_is_not_waited_for_long(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = await lab.replica()
-    card = await version(lab)
-    monkeypatch.setattr(activation, "SILENT_SECONDS", 1.0)
-    [said] = await replica_status.live_replicas(lab.store, model(one).keys)
-    ghost = msgspec.structs.replace(said, replica="ghost")
-    await replica_status.publish(lab.store, [(model(one).keys, ghost)])
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    at = await activate(await here(lab, prepare_seconds=60.0), card.id, "a test")
-    assert loop.time() - began < 50
-    assert await truth(lab) == [(at, card.id)]
-
-
 async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(lab: Lab) -> None:
     one = await lab.replica(serving=ServingParams(loaded=1))
     first, second = await version(lab), await version(lab, "second")
@@ -345,15 +227,3 @@ async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(lab
         assert set(model(one).versions or {}) == {first.id, second.id}
     await until(lambda: set(model(one).versions or {}) == {second.id})
     assert await truth(lab) == []
-
-
-async def test_a_halted_replica_passes_over_versions_that_are_gone(lab: Lab) -> None:
-    one, blind = await lab.replica(), await lab.replica(artifacts=False)
-    first, second = await version(lab), await version(lab, "second")
-    await activate(await here(lab, prepare_seconds=2), first.id, "a test")
-    await until(lambda: model(blind).lacks_version)
-    await activate(await here(lab, prepare_seconds=2), second.id, "a test")
-    await versions.delete(lab.artifacts, model(one).keys, first.id)
-    blind.loaded_versions._artifacts = lab.artifacts  # it comes back
-    await until(lambda: blind.status().ready)
-    assert observe(blind) == (model(one).offset, second.id)

@@ -26,7 +26,11 @@ from tests.support.lab import Lab, learning
 from tests.support.replicas import until
 from tests.support.small_versions import FEATURES, fitted, place, write
 from tests.support.streams import drafts
-from tests.versions.test_activation import active_at, truth
+from tests.versions.test_activation import truth
+
+
+def active_at(switches: list[tuple[Offset, str]], offset: Offset) -> str:
+    return ([LIVE] + [version for at, version in switches if at[:2] <= offset[:2]])[-1]
 
 
 class RouteCaller:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
@@ -16,15 +17,16 @@ from abound.replace.forget import delete_others
 from abound.replace.replace import ReplaceContext
 from abound.replica.replica import Replica
 from abound.settings import Settings
+from abound.state import replica_status
 from abound.store.client import Store
-from abound.store.key_names import ModelKeys
+from abound.tasks import wait_until
 from abound.versions import versions as versions
-from abound.versions.cache_cleanup import COPIES_KEY, N_ASKED
-from abound.versions.card import Card
+from abound.versions.cache_cleanup import COPIES_KEY
 from abound.versions.promotion.runner import PromotionRunner
 from abound_core.errors import NotReady, UnknownVersion
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import until
+from tests.support.small_versions import write
 from tests.support.valkey import Server
 from tests.versions.test_versions import fit
 
@@ -52,21 +54,6 @@ async def machines(store: Store, tmp_path: Path) -> AsyncIterator[Machines]:
     await artifacts.clear("default")
 
 
-async def write(artifacts: ArtifactStore, keys: ModelKeys, method: str, until: str = "9-0.0") -> Card:
-    return await versions.write(
-        artifacts,
-        keys,
-        fit(method),
-        seed=5,
-        data="history",
-        data_range={"after": None, "until": until},
-        offset=until,
-        created=1e9,
-        metrics={},
-        sizes={"instances": 80, "features": 60, "classes": 6, "nnz": 900, "assertions": 120},
-    )
-
-
 async def forgotten(replica: Replica, artifacts: ArtifactStore, seconds: float = 60.0) -> None:
     """What a job does once it has replaced a model to forget something."""
     origin = replica.model(DEFAULT_MODEL).origin
@@ -90,7 +77,7 @@ async def test_copies_of_what_is_forgotten_go_from_every_machine(
     artifacts = ArtifactStore(machines.url)
     await artifacts.join(one.store)
     keys = one.model(DEFAULT_MODEL).keys
-    bad, good = await write(artifacts, keys, "swnn"), await write(artifacts, keys, "frequency")
+    bad, good = await write(artifacts, keys, fit("swnn")), await write(artifacts, keys, fit("frequency"))
     for replica in (one, other):
         for card in (bad, good):
             await replica.loaded_versions.get(replica.model(DEFAULT_MODEL), card.id)
@@ -101,6 +88,7 @@ async def test_copies_of_what_is_forgotten_go_from_every_machine(
     await forgotten(one, artifacts)
     for machine in ("one", "other"):
         assert {path.stem for path in machines.copies(machine)} == needed
+    await until(lambda: bad.id not in (one.model(DEFAULT_MODEL).versions or {}))
     with pytest.raises(UnknownVersion):
         await one.loaded_versions.get(one.model(DEFAULT_MODEL), bad.id)
     assert (await one.loaded_versions.get(one.model(DEFAULT_MODEL), good.id)).card == good
@@ -115,7 +103,7 @@ async def test_copies_of_what_was_deleted_before_go_as_well(
     for joined in (artifacts, away):
         await joined.join(one.store)
     keys = one.model(DEFAULT_MODEL).keys
-    card = await write(away, keys, "swnn")
+    card = await write(away, keys, fit("swnn"))
     await versions.load(artifacts, keys, card.id)
     await one.loaded_versions.get(one.model(DEFAULT_MODEL), card.id)
     await versions.delete(away, keys, card.id)
@@ -129,73 +117,29 @@ async def test_copies_of_what_was_deleted_before_go_as_well(
     await until(lambda: not machines.copies("away"))
 
 
-async def test_who_forgets_waits_for_copies_that_are_on_their_way(
-    server: Server, machines: Machines, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arrived, waiting = asyncio.Event(), asyncio.Event()
-
-    async def fetched() -> None:
-        waiting.set()
-        await arrived.wait()
-
-    one = await start_replica(server, None, machines.artifacts("one"))
-    await until(lambda: one._copies._looked)
-    monkeypatch.setattr(one._copies, "_fetched", fetched)
-    artifacts = ArtifactStore(machines.url)
-    await artifacts.join(one.store)
-    with pytest.raises(NotReady, match=f"may still have copies of deleted versions: {one.id}"):
-        await forgotten(one, artifacts, 1.5)
-    async with asyncio.timeout(60):
-        await waiting.wait()
-    left = machines.folder / "one" / f"{'0' * 32}.npy"
-    left.parent.mkdir(exist_ok=True)
-    left.touch()  # it has come when the version was deleted already
-    arrived.set()
-    await forgotten(one, artifacts)
-    assert not left.exists()
-
-
-async def test_a_failover_that_loses_what_was_asked_for_does_not_end_the_waiting(
-    server: Server, machines: Machines, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = await start_replica(server, None, machines.artifacts("one"))
-    artifacts = ArtifactStore(machines.url)
-    await artifacts.join(one.store)
-    await forgotten(one, artifacts)
-    before = await one.store.client.lrange(COPIES_KEY, 0, -1)
-    await forgotten(one, artifacts)
-    await one.store.client.ltrim(COPIES_KEY, 1, -1)  # it loses the last one before somebody asks
-    assert await one.store.client.lrange(COPIES_KEY, 0, -1) == before
-    left = machines.folder / "one" / f"{'0' * 32}.npy"
-    left.parent.mkdir(exist_ok=True)
-    left.touch()
-    await forgotten(one, artifacts)
-    assert not left.exists()
-
-    arrived = asyncio.Event()
-    monkeypatch.setattr(one._copies, "_fetched", arrived.wait)
-    left.touch()
-    known = set(await one.store.client.lrange(COPIES_KEY, 0, -1))
-    asking = asyncio.create_task(forgotten(one, artifacts))
-    while set(await one.store.client.lrange(COPIES_KEY, 0, -1)) == known:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    await one.store.client.delete(COPIES_KEY)  # it loses the one that is waited for
-    arrived.set()
-    async with asyncio.timeout(60):
-        await asking
-    assert not left.exists()
-
-
-async def test_several_who_forget_at_once_all_come_to_an_end(
+async def test_who_forgets_waits_for_every_replica(
     server: Server, machines: Machines, start_replica: StartReplica
 ) -> None:
     one = await start_replica(server, None, machines.artifacts("one"))
-    artifacts = ArtifactStore(machines.url)
+    artifacts, keys = ArtifactStore(machines.url), one.model(DEFAULT_MODEL).keys
     await artifacts.join(one.store)
-    asking = [forgotten(one, artifacts) for _ in range(N_ASKED + 2)]
     async with asyncio.timeout(60):
-        await asyncio.gather(*asking)
-    assert await one.store.client.llen(COPIES_KEY) == N_ASKED
+        while not (present := await one.replicas(DEFAULT_MODEL)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    other = msgspec.structs.replace(present[0], replica="other", swept_for=[])
+    await replica_status.publish(one.store, [(keys, other)])
+    with pytest.raises(NotReady, match="may still have copies of deleted versions: other"):
+        await forgotten(one, artifacts, 1.5)
+
+    async def is_asked() -> bool:
+        return await one.store.client.exists(COPIES_KEY) == 1
+
+    forgetting = asyncio.create_task(forgotten(one, artifacts))
+    assert await wait_until(is_asked, 0.01, 60)
+    await one.store.client.delete(COPIES_KEY)  # a failover loses what was asked for: it is asked again
+    assert await wait_until(is_asked, 0.01, 60)
+    await replica_status.withdraw(one.store, [keys], "other")
+    await forgetting
 
 
 async def test_nobody_waits_where_files_are_mapped_where_they_lie(
@@ -203,7 +147,6 @@ async def test_nobody_waits_where_files_are_mapped_where_they_lie(
 ) -> None:
     artifacts = ArtifactStore(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
     one = await start_replica(server, None, artifacts)
-    assert one._copies.done_requests is None
     await forgotten(one, artifacts, 0.0)
     assert await one.store.client.get(COPIES_KEY) is None
 
@@ -220,23 +163,3 @@ async def test_a_machine_with_only_a_worker_deletes_them_too(
     await until(lambda: not left.exists())
     stopping.set()
     await running
-
-
-async def test_following_contests_does_not_wait_for_an_artifact_store_that_hangs(
-    store: Store, machines: Machines, start_replica: StartReplica, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await start_replica(server)
-    artifacts, asked = machines.artifacts("worker"), asyncio.Event()
-
-    async def join(store: Store) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return ""
-
-    monkeypatch.setattr(artifacts, "join", join)
-    stopping = asyncio.Event()
-    running = asyncio.create_task(PromotionRunner(Settings(), store, artifacts, stopping).run())
-    async with asyncio.timeout(60):
-        await asked.wait()
-        stopping.set()
-        await running

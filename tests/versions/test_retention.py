@@ -6,7 +6,6 @@ import asyncio
 import errno
 import itertools
 import os
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock
@@ -38,13 +37,6 @@ from tests.support.lab import Lab
 from tests.support.small_versions import fitted
 from tests.support.small_versions import write as write_small
 from tests.versions.test_versions import KEYS, fit, write
-
-
-@pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
-    artifacts = ArtifactStore(str(tmp_path))
-    await artifacts.join(store)
-    return artifacts
 
 
 async def collect(store: Store, artifacts: ArtifactStore) -> int:
@@ -103,15 +95,6 @@ async def test_a_folder_that_cannot_be_read_loses_no_version(
     assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
 
 
-async def test_a_listing_that_lacks_a_version_loses_no_version(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = await write(artifacts, fit("frequency"))
-    monkeypatch.setattr(versions, "ids", AsyncMock(return_value=[]))
-    assert await collect(store, artifacts) == 0
-    assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
-
-
 async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Store, artifacts: ArtifactStore) -> None:
     name = new_id()
     await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
@@ -157,32 +140,6 @@ async def test_what_was_deleted_before_it_is_entered_keeps_no_place(store: Store
     await artifacts.clear(versions.folder(KEYS, card.id))
     with pytest.raises(UnknownVersion):
         await version_retention.enter_challenger(store, artifacts, KEYS, card.id, "it is gone")
-    assert await challengers.list_challengers(store, KEYS) == []
-
-
-async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = await begin(artifacts)
-    publish = activation.publish
-
-    async def deleted(*given: Any) -> Card:
-        card = await publish(*given)
-        await version_retention.delete(store, artifacts, KEYS, card.id)
-        return card
-
-    monkeypatch.setattr(activation, "publish", deleted)
-    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="if_better")
-    context = SimpleNamespace(
-        store=store,
-        artifacts=artifacts,
-        living=SimpleNamespace(keys=KEYS),
-        job=job,
-        settings=SimpleNamespace(group=lambda kind: kind()),
-        serving_keys=AsyncMock(return_value=KEYS),
-    )
-    outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
-    assert f"no version {begun.id}" in outcome["challenger"]
     assert await challengers.list_challengers(store, KEYS) == []
 
 
@@ -233,23 +190,6 @@ async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Art
         await activation.publish(store, artifacts, KEYS, begun.id)
 
 
-async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: ArtifactStore) -> None:
-    begun = await begin(artifacts)
-    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="no")
-    context = SimpleNamespace(
-        store=store,
-        artifacts=artifacts,
-        living=SimpleNamespace(keys=KEYS),
-        job=job,
-        settings=SimpleNamespace(group=lambda kind: kind()),
-        serving_keys=AsyncMock(return_value=KEYS),
-    )
-    for _ in range(2):
-        outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
-        assert outcome["version"] == begun.id
-        assert await versions.ids(artifacts, KEYS) == [begun.id]
-
-
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_job_commits_before_its_version_is_seen(
     store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, cancelled: bool
@@ -289,3 +229,29 @@ async def test_a_job_commits_before_its_version_is_seen(
         outcome = await fit_of
         assert await versions.ids(artifacts, KEYS) == [outcome["version"]]
     assert seen == [[]]
+
+
+async def test_a_listing_that_lacks_a_version_loses_no_version(
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = await write(artifacts, fit("frequency"))
+    monkeypatch.setattr(versions, "ids", AsyncMock(return_value=[]))
+    assert await collect(store, artifacts) == 0
+    assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
+
+
+async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: ArtifactStore) -> None:
+    begun = await begin(artifacts)
+    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="no")
+    context = SimpleNamespace(
+        store=store,
+        artifacts=artifacts,
+        living=SimpleNamespace(keys=KEYS),
+        job=job,
+        settings=SimpleNamespace(group=lambda kind: kind()),
+        serving_keys=AsyncMock(return_value=KEYS),
+    )
+    for _ in range(2):
+        outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+        assert outcome["version"] == begun.id
+        assert await versions.ids(artifacts, KEYS) == [begun.id]

@@ -6,7 +6,6 @@ import asyncio
 import io
 import struct
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,13 +26,6 @@ from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, InvalidInstance, Malformed
 from abound_core.methods.fitted import FittedMethod
 from tests.versions.test_versions import KEYS, OTHER, fit, write
-
-
-@pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
-    artifacts = ArtifactStore(str(tmp_path))
-    await artifacts.join(store)
-    return artifacts
 
 
 async def taken(

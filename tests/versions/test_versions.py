@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 from pathlib import Path
@@ -26,6 +25,7 @@ from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made
+from tests.support import small_versions
 
 KEYS = ModelKeys("m", "1-0")
 OTHER = ModelKeys("m", "2-0")
@@ -38,16 +38,11 @@ def fit(method: str = "swnn", given: dict[str, Any] | None = None, use_idf: bool
 
 async def write(artifacts: ArtifactStore, fitted: FittedMethod, **fields: Any) -> Card:
     given: dict[str, Any] = {
-        "seed": 5,
-        "data": "history",
         "data_range": {"after": None, "until": "9-0.0"},
         "offset": "9-0.0",
-        "created": 1e9,
         "metrics": {"R@1": 0.5},
-        "sizes": {"instances": 80, "features": 60, "classes": 6, "nnz": 900, "assertions": 120},
-        "job": "0123456789abcdef0123",
     }
-    return await versions.write(artifacts, KEYS, fitted, **(given | fields))
+    return await small_versions.write(artifacts, KEYS, fitted, **(given | fields))
 
 
 def vectors(n: int) -> list[bytes]:
@@ -266,9 +261,3 @@ async def test_reading_goes_on_while_a_version_is_deleted(local: ArtifactStore) 
     before = loaded.fitted.rank_vectors(vectors(5), 3)
     await versions.delete(local, KEYS, card.id)
     np.testing.assert_array_equal(loaded.fitted.rank_vectors(vectors(5), 3).ids, before.ids)
-
-
-async def test_many_read_at_one_time(local: ArtifactStore) -> None:
-    card = await write(local, fit())
-    loaded = await asyncio.gather(*(versions.load(local, KEYS, card.id, card.digest) for _ in range(4)))
-    assert len({one.card.digest for one in loaded}) == 1

@@ -28,7 +28,7 @@ from abound.log.events import MAX_POSITIONS, LearnEvent
 from abound.log.stream import Element
 from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
-from abound.replace.replace import Replacement, hold
+from abound.replace.replace import Replacement, find_model, hold
 from abound.replica.predictions import hashes_of
 from abound.state import replica_status, snapshots, state_files
 from abound.state.replica_status import SILENT_SECONDS
@@ -245,7 +245,8 @@ def _known_key(unit: Unit, outcome: Outcome) -> str | None:
 async def delete_others(context: ReplaceContext) -> dict[str, Any]:
     """Delete all incarnations of a model that are no longer needed from both stores, and from their files.
 
-    Repeating it is harmless. Raises NotReady if copies of the store, or of its files, stay behind.
+    Repeating it is harmless. Raises NotReady if copies of the store, or of its files, stay behind, or if the store has
+    lost the replacement.
     """
     store, artifacts = context.store, context.artifacts
     async with hold(context) as (catalog, living, _):
@@ -257,6 +258,9 @@ async def delete_others(context: ReplaceContext) -> dict[str, Any]:
         context.progress("waiting until copies of the store are up to date", 0.94)
         # The files go last: if a failover lost the replacement, they would be needed again.
         await wait_replicated(store)
+        # The store that answers may be a copy that has taken over meanwhile, without the replacement.
+        if await find_model(store, context.name, context.origin) != living:
+            raise NotReady(f"a failover of the store lost the replacement of {context.name}; try again", 60.0)
         context.progress("deleting the replaced model from the artifact store", 0.96)
         folders = {"/".join(name.split("/")[:2]) for name in await artifacts.names(context.name)}
         for folder in sorted(folders - {keys.folder for keys in needed}):

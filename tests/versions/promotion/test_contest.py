@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
 from abound.log.events import ActivateEvent, LearnEvent
-from abound.replica import heartbeat, loaded_versions
 from abound.store.lease import LeaseLost, acquire
 from abound.versions import activation
 from abound.versions.card import Card
 from abound.versions.promotion import challengers, standings
+from abound.versions.promotion import gate as gates
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
-from abound.versions.promotion.gate import reason_of
+from abound.versions.promotion.gate import Gate, reason_of
 from abound.versions.promotion.scoring import DEPTH
-from abound.versions.promotion.standings import PURPOSE
+from abound.versions.promotion.standings import PURPOSE, Standings
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict
-from abound_core.model.active_version import LIVE
+from abound_core.model.active_version import LIVE, ServingState
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import LiveModel, warmup
+from abound_core.model.live_model import LiveModel
 from abound_core.promotion_rule import Contest, Decision, GateParams
 from abound_core.rank_sums import rank_in
-from abound_core.types import START
+from abound_core.types import START, Offset
 from tests.support.contest_streams import (
     GATE,
     LABELS,
@@ -41,20 +42,8 @@ from tests.support.contest_streams import (
 from tests.support.lab import Lab, apply
 from tests.support.replicas import until
 from tests.support.small_versions import place, write
-from tests.support.valkey import Server
 
 NEVER = GateParams(min_events=10**6)
-
-
-@pytest.fixture
-async def lab(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
-    warmup()
-    monkeypatch.setattr(loaded_versions, "POLL_SECONDS", 0.1)
-    monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
-    lab = Lab(server, tmp_path)
-    await lab.open()
-    yield lab
-    await lab.close()
 
 
 async def version(lab: Lab, **fields: object) -> Card:
@@ -140,25 +129,6 @@ async def test_goes_on_from_what_was_written_and_counts_nothing_twice(lab: Lab) 
     assert n_scored(again) == n_scored(again, card.id) == 90
     assert again.contest.scores[card.id].all.hits_1 == 90
     assert again.gaps == 0
-
-
-async def test_a_late_process_writes_nothing(lab: Lab) -> None:
-    replica = await lab.replica()
-    await entered(lab)
-    keys = (await lab.living()).keys
-    async with contest(lab) as late:
-        await teach(replica, familiar(20))
-        await late.follow_log()
-        await lab.store.client.delete(keys.key("challengers-lease"))  # it has expired
-        async with acquire(lab.store, keys, purpose=PURPOSE):
-            with pytest.raises(LeaseLost):
-                await late.save()
-            assert await standings.read(lab.store, keys) is None
-            with pytest.raises(Conflict):
-                async with acquire(lab.store, keys, purpose=PURPOSE):
-                    pass
-        async with acquire(lab.store, keys):  # that of snapshots is another one
-            pass
 
 
 async def test_what_somebody_took_out_of_service_is_no_challenger_any_more(lab: Lab) -> None:
@@ -247,6 +217,65 @@ async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_whil
         assert (n_scored(found, name), found.contest.comparisons[name].n) == (60, 60)
 
 
+async def test_there_are_no_more_than_four_challengers(lab: Lab) -> None:
+    keys = (await lab.living()).keys
+    for name in ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "a" * 16):
+        await challengers.enter(lab.store, keys, name, "one of four")
+    with pytest.raises(Conflict, match="4 versions"):
+        await challengers.enter(lab.store, keys, "e" * 16, "one too many")
+    assert await challengers.withdraw(lab.store, keys, "b" * 16)
+    assert not await challengers.withdraw(lab.store, keys, "b" * 16)
+    await challengers.enter(lab.store, keys, "e" * 16, "now it fits")
+    assert [one.version[0] for one in await challengers.list_challengers(lab.store, keys)] == ["c", "d", "a", "e"]
+
+
+# the gate decides once: what it activated has to come back from the log before it decides again
+
+
+DECISION = Decision("promote", "a" * 8, "live", 400, 0.1, 0.05, 0.15, 1000.0)
+
+
+async def test_nothing_is_decided_before_an_activation_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    activate = AsyncMock(return_value=Offset.parse("20-0.0"))
+    monkeypatch.setattr(gates, "save", AsyncMock())
+    monkeypatch.setattr(gates.activation, "activate", activate)
+    contest = SimpleNamespace(decide=lambda *given: DECISION)
+    standing = Standings(contest=cast(Any, contest), offset="10-0.0")
+    place = cast(Any, SimpleNamespace(keys=SimpleNamespace(name="m")))
+    gate = Gate(place, cast(Any, None), GateParams())
+
+    async def decide() -> int:
+        await gate.decide(standing, ServingState(), ["a" * 8])
+        return activate.await_count
+
+    assert await decide() == 1
+    for offset in ("10-0.0", "15-0.3"):
+        standing.offset = offset
+        assert await decide() == 1
+    assert len(standing.decisions) == 1
+    standing.offset = "20-0.0"
+    assert await decide() == 2
+
+
+async def test_a_late_process_writes_nothing(lab: Lab) -> None:
+    replica = await lab.replica()
+    await entered(lab)
+    keys = (await lab.living()).keys
+    async with contest(lab) as late:
+        await teach(replica, familiar(20))
+        await late.follow_log()
+        await lab.store.client.delete(keys.key("challengers-lease"))  # it has expired
+        async with acquire(lab.store, keys, purpose=PURPOSE):
+            with pytest.raises(LeaseLost):
+                await late.save()
+            assert await standings.read(lab.store, keys) is None
+            with pytest.raises(Conflict):
+                async with acquire(lab.store, keys, purpose=PURPOSE):
+                    pass
+        async with acquire(lab.store, keys):  # that of snapshots is another one
+            pass
+
+
 async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(lab: Lab) -> None:
     """It would be the better one: the index takes over, which can be had."""
     replica = await lab.replica()
@@ -286,17 +315,4 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(lab: L
             await teach(replica, changed(40 * LABELS))
             await follower.follow_log()
             assert follower.standing.contest.comparisons[LIVE].evidence > GATE.needed
-            assert follower._gate.fallback(follower.standing, model.live.serving) == []
         assert (follower.standing.promotions, follower.standing.rollbacks) == (1, 0)
-
-
-async def test_there_are_no_more_than_four_challengers(lab: Lab) -> None:
-    keys = (await lab.living()).keys
-    for name in ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "a" * 16):
-        await challengers.enter(lab.store, keys, name, "one of four")
-    with pytest.raises(Conflict, match="4 versions"):
-        await challengers.enter(lab.store, keys, "e" * 16, "one too many")
-    assert await challengers.withdraw(lab.store, keys, "b" * 16)
-    assert not await challengers.withdraw(lab.store, keys, "b" * 16)
-    await challengers.enter(lab.store, keys, "e" * 16, "now it fits")
-    assert [one.version[0] for one in await challengers.list_challengers(lab.store, keys)] == ["c", "d", "a", "e"]

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from abound.api.routes.challengers import contest_of
-from abound.replica import heartbeat
 from abound.settings import Settings
-from abound.store.lease import Command, Lease
 from abound.versions.promotion import challengers, runner, standings
-from abound.versions.promotion.params import ChallengerParams
-from abound.versions.promotion.runner import FollowedModel, PromotionRunner
+from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.promotion.standings import Standings
-from abound_core.model.live_model import warmup
 from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
 from tests.support.lab import Lab
 from tests.support.small_versions import write
-from tests.support.valkey import Server
 
 
-@pytest.fixture
-async def lab(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
-    warmup()
+@pytest.fixture(autouse=True)
+def _run_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
-    lab = Lab(server, tmp_path)
-    await lab.open()
-    yield lab
-    await lab.close()
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +31,6 @@ async def running(lab: Lab) -> AsyncIterator[PromotionRunner]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
         keeper = PromotionRunner(Settings(prepare_seconds=10.0), lab.store, lab.artifacts, stopping)
-        keeper._params = ChallengerParams(keep_seconds=0.05)
         task = asyncio.create_task(keeper.run())
         try:
             yield keeper
@@ -147,49 +133,3 @@ async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatc
         await waited(is_none)
         await teach(replica, familiar(20, 20))
         assert n_scored(await until_kept(lab, replica.model("default").offset), version) == 20
-
-
-async def test_an_idle_model_is_neither_read_nor_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    replica = await lab.replica()
-    await entered(lab)
-    await teach(replica, familiar(20))
-    done: list[object] = []
-    swap, open_connection = Lease.swap, lab.store.open_connection
-
-    async def noted_swap(lease: Lease, commands: Iterable[Command]) -> None:
-        commands = list(commands)
-        done.extend(command[0] for command in commands)
-        await swap(lease, commands)
-
-    async def noted_open(purpose: str, on_lost: Any = None) -> Any:
-        done.append(purpose)
-        return await open_connection(purpose, on_lost)
-
-    async with running(lab):
-        await until_kept(lab, replica.model("default").offset)
-        monkeypatch.setattr(Lease, "swap", noted_swap)
-        monkeypatch.setattr(lab.store, "open_connection", noted_open)
-        await asyncio.sleep(2)
-        assert done.count("SET") <= 1
-        assert done.count("past") <= 1
-        await teach(replica, familiar(20, 20))
-        await until_kept(lab, replica.model("default").offset)
-        assert {"SET", "past"} <= set(done)
-
-
-async def test_entries_that_woke_nobody_are_read_later(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    update = FollowedModel.update
-
-    def sleep_on(one: FollowedModel, *given: Any) -> None:
-        update(one, *given)
-        one.wake.clear()
-
-    monkeypatch.setattr(FollowedModel, "update", sleep_on)
-    monkeypatch.setattr(runner, "READ_SECONDS", 0.2)
-    replica = await lab.replica()
-    await entered(lab)
-    await teach(replica, familiar(20))
-    async with running(lab):
-        await until_kept(lab, replica.model("default").offset)
-        await teach(replica, familiar(20, 20))
-        await until_kept(lab, replica.model("default").offset)
