@@ -336,7 +336,8 @@ async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(
     store, keys = replica.store, replica.model("default").keys
     async with acquire(store, keys, purpose=REPLACEMENT) as lease:
         await append_fenced(store, lease, ReplacementBegun(keys.name, keys.incarnation))
-        await close_log(store, lease, replica.model("default").offset, Entry(APPLY_VERSION, b"", 0, BoundaryEvent("")))
+        last, prepared = Entry(APPLY_VERSION, b"", 0, BoundaryEvent("")), (await read_catalog(store)).offset
+        await close_log(store, lease, replica.model("default").offset, last, prepared)
         assert not await end_abandoned(store, await read_catalog(store), "default")
         assert (await read_catalog(store)).coming  # its process is alive
     work.start()

@@ -24,9 +24,11 @@ DONE_SECONDS = 30 * 86_400  # for which the store remembers that a replacement w
 
 # The last entry is compared first, because a reply may have been lost.
 _CLOSE = """
--- KEYS: fence, log. ARGV: token, an entry that must exist, payload, checksum, largest id.
+-- KEYS: fence, log, catalog. ARGV: token, an entry of the log that must exist, payload, checksum, largest id,
+-- an entry of the catalog that must exist: after a failover that has lost it, nothing would open the log again.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 if #redis.call('XRANGE', KEYS[2], ARGV[2], ARGV[2]) == 0 then return 1 end
+if #redis.call('XRANGE', KEYS[3], ARGV[6], ARGV[6]) == 0 then return 1 end
 local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 if last[1][2][2] == ARGV[3] then return last[1][1] end
 local at = redis.call('XADD', KEYS[2], '*', 'e', ARGV[3], 'c', ARGV[4])
@@ -67,14 +69,15 @@ async def append_fenced(store: Store, lease: Lease, event: CatalogEvent) -> None
     await lease.swap([("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum)])
 
 
-async def close_log(store: Store, lease: Lease, after: Offset, entry: Entry) -> Offset:
+async def close_log(store: Store, lease: Lease, after: Offset, entry: Entry, prepared: Offset) -> Offset:
     """Append a last entry to the log of the lease's model and close it; return the offset of the entry.
 
-    Raises Conflict if the store has lost the entry ``after``. May be repeated with the same ``entry``.
+    Raises Conflict if the store has lost the entry ``after`` of the log or ``prepared`` of the catalog. May be repeated
+    with the same ``entry``.
     """
-    payload, checksum = encode(entry)
-    keys = (lease.fence, lease.keys.log)
-    return Offset.of_entry(await _run(store, _CLOSE, keys, lease.token, after.entry, payload, checksum, CLOSED_ID))
+    keys = (lease.fence, lease.keys.log, CATALOG_KEY)
+    words = (lease.token, after.entry, *encode(entry), CLOSED_ID, prepared.entry)
+    return Offset.of_entry(await _run(store, _CLOSE, keys, *words))
 
 
 async def open_log(store: Store, lease: Lease, event: CatalogEvent) -> None:

@@ -91,13 +91,17 @@ async def replace_model(
             await append_fenced(
                 store, lease, ReplacementPrepared(keys.name, coming.keys.incarnation, copy.config.to_dict())
             )
+            catalog = await read_catalog(store)
+            prepared = catalog.coming.get(keys.name)
+            if prepared is None or prepared.config is None:
+                raise Conflict(f"the store has lost that {keys.name} is to be replaced; start again")
             context.progress("waiting until the replicas are ready", 0.85)
-            await _until_loaded(context, replacement.living, coming.keys, copy)
+            await _until_loaded(context, catalog, replacement.living, coming.keys, copy)
             keep = past.keep and await copy.store_bytes() <= context.undo_bytes
             await context.commit()
             # 4. Nothing can be appended to the old log behind its last entry. Requests to learn wait meanwhile.
             last = Entry(APPLY_VERSION, secrets.token_bytes(8), 1, BoundaryEvent(coming.keys.incarnation))
-            at: Offset = await _repeat(lambda: close_log(store, lease, replacement.after, last))
+            at: Offset = await _repeat(lambda: close_log(store, lease, replacement.after, last, catalog.offset))
             # 5. The rest of it is copied. Now the new log is exact: no event is missing, and none is doubled.
             await _repeat(lambda: copy.finish(at))
             # 6. From this entry of the catalog on, replicas serve the new incarnation. The script refuses it if a
@@ -195,10 +199,12 @@ async def _end_unfinished(store: Store, lease: Lease) -> bool:
     return True
 
 
-async def _until_loaded(context: ReplaceContext, living: CatalogModel, new: ModelKeys, copy: Copy) -> None:
+async def _until_loaded(
+    context: ReplaceContext, catalog: Catalog, living: CatalogModel, new: ModelKeys, copy: Copy
+) -> None:
     """Copy the tail of the log until every ready replica has loaded the new incarnation, for a bounded time."""
     store = context.store
-    default = (await read_catalog(store)).get(DEFAULT_MODEL)
+    default = catalog.get(DEFAULT_MODEL)
     everywhere = living.keys if default is None else default.keys
     missing: set[str] = set()
 
