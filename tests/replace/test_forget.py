@@ -11,10 +11,11 @@ from abound.history.replay import compact
 from abound.jobs.replace import forget, refit
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
-from abound.replace.forget import ForgetParams
+from abound.replace.forget import ForgetParams, delete_others
 from abound.replace.refit import RefitParams
 from abound.replica.predictions import RememberParams, recall, remember, vector_fingerprint
 from abound.state import snapshots
+from abound.store.key_names import ModelKeys
 from abound_core.errors import InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import warmup
@@ -239,6 +240,20 @@ async def traces(lab: Lab, word: bytes) -> list[str]:
         if path.is_file() and "aof" in path.name and word in path.read_bytes():
             found.append(str(path))
     return found
+
+
+async def test_a_replacement_that_began_since_is_left_alone(lab: Lab) -> None:
+    """Deleting may take longer than its lease lasts; then another process may have begun to write."""
+    await lab.teach(*events(5, 1))
+    older, newer = "1-0", "9000000000000-0"
+    for incarnation in (older, newer):
+        await lab.artifacts.put(f"{DEFAULT_MODEL}/{incarnation}/file", b"x")
+        await lab.store.client.set(ModelKeys(DEFAULT_MODEL, incarnation).key("snapshot:1"), b"x")
+    await delete_others(await lab.context())
+    names = await lab.artifacts.names(DEFAULT_MODEL)
+    keys = [key async for key in lab.store.client.scan_iter(match="*:snapshot:1")]
+    assert [name for name in names if name.endswith("/file")] == [f"{DEFAULT_MODEL}/{newer}/file"]
+    assert keys == [ModelKeys(DEFAULT_MODEL, newer).key("snapshot:1")]
 
 
 @pytest.mark.parametrize("how", ["imported", "lost history"])

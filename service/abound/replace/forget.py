@@ -32,6 +32,7 @@ from abound.replace.replace import Replacement, find_model, hold
 from abound.replica.predictions import hashes_of
 from abound.state import replica_status, snapshots, state_files
 from abound.state.replica_status import SILENT_SECONDS
+from abound.store.key_names import ModelKeys
 from abound.store.replication import rewrite_aof, wait_replicated
 from abound.tasks import wait_until
 from abound.versions.cache_cleanup import POLL_SECONDS, cleanup_requests, request_cleanup
@@ -250,9 +251,14 @@ async def delete_others(context: ReplaceContext) -> dict[str, Any]:
     """
     store, artifacts = context.store, context.artifacts
     async with hold(context) as (catalog, living, _):
-        needed = {keys for keys in catalog.incarnations() if keys.name == context.name}
+        known = {keys for keys in catalog.incarnations() if keys.name == context.name}
+
+        def is_needed(keys: ModelKeys) -> bool:
+            # This may take longer than the lease lasts: another replacement that has begun since is left alone.
+            return keys in known or Offset.of_entry(keys.incarnation) > Offset.of_entry(living.keys.incarnation)
+
         context.progress("deleting the replaced model from the store", 0.9)
-        await snapshots.delete_others(store, context.name, needed)
+        await snapshots.delete_others(store, context.name, is_needed)
         context.progress("making the store rewrite its append-only file", 0.92)
         store_file = await rewrite_aof(store)
         context.progress("waiting until copies of the store are up to date", 0.94)
@@ -262,9 +268,10 @@ async def delete_others(context: ReplaceContext) -> dict[str, Any]:
         if await find_model(store, context.name, context.origin) != living:
             raise NotReady(f"a failover of the store lost the replacement of {context.name}; try again", 60.0)
         context.progress("deleting the replaced model from the artifact store", 0.96)
-        folders = {"/".join(name.split("/")[:2]) for name in await artifacts.names(context.name)}
-        for folder in sorted(folders - {keys.folder for keys in needed}):
-            await artifacts.clear(folder)
+        found = {name.split("/")[1] for name in await artifacts.names(context.name)}
+        for keys in [ModelKeys(context.name, incarnation) for incarnation in sorted(found)]:
+            if not is_needed(keys):
+                await artifacts.clear(keys.folder)
         await _clean_caches(context, living)
     return {"store_file": store_file}
 

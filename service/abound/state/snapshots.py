@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -170,14 +170,14 @@ async def delete_incarnation(store: Store, keys: ModelKeys) -> None:
             await (delete_log(store, key) if key == keys.log else store.client.unlink(key))
 
 
-async def delete_others(store: Store, name: str, needed: Container[ModelKeys]) -> None:
+async def delete_others(store: Store, name: str, is_needed: Callable[[ModelKeys], bool]) -> None:
     """Delete the keys of all incarnations of a model that are not needed."""
     found: set[ModelKeys] = set()
     with store_errors():
         async for key in store.client.scan_iter(match=ModelKeys(name, "*").pattern, count=1000):
             found.add(ModelKeys(name, key.split(b"}", 1)[0].rpartition(b":")[2].decode()))
     for keys in sorted(found, key=lambda one: one.incarnation):
-        if keys not in needed:
+        if not is_needed(keys):
             await delete_incarnation(store, keys)
 
 
