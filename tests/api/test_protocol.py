@@ -212,8 +212,9 @@ async def test_requests_behind_an_offer_to_upgrade_are_answered_in_order_and_clo
 
 async def test_http_1_0_needs_no_host() -> None:
     async with one() as (reader, writer, *_):
-        writer.write(b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nab")
+        writer.write(b"POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nab")
         assert await answer(reader) == (200, b"ab")
+        assert await closed(reader)  # the client would not know whether it may send another request
 
 
 @pytest.mark.parametrize(
@@ -425,9 +426,10 @@ async def test_a_whole_request_is_answered_at_once() -> None:
         asked(b"fail"),
         asked(b"a", more=b"Connection: close\r\n"),
         asked(b"a", version=b"1.0"),
+        asked(b"a", version=b"1.0", more=b"Connection: keep-alive\r\n"),
         asked(b"a").replace(b"POST", b"PUT"),
     ],
-    ids=["another path", "has to wait", "fails", "to be closed", "HTTP/1.0", "another method"],
+    ids=["another path", "has to wait", "fails", "to be closed", "HTTP/1.0", "kept alive", "another method"],
 )
 async def test_what_is_not_plain_goes_the_usual_way(request_: bytes) -> None:
     async with one(shortcuts=of_path) as (reader, writer, connection, _):

@@ -280,6 +280,7 @@ class FastPathConnection(HttpToolsProtocol):
             and not self.expect_100_continue
             and not self.flow.write_paused
             and self.parser.should_keep_alive()
+            and self.parser.get_http_version() == "1.1"  # to 1.0 the normal path says that it closes
             and not self.parser.should_upgrade()
             and not self.transport.is_closing()
         )
