@@ -182,6 +182,24 @@ def test_goes_on_when_the_worker_that_was_at_work_is_killed(mortal: Cluster, tmp
     assert before or len(begun(tmp_path, 0)) == 1, "what was done was done again"
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("victim", ["scheduler", "worker"])
+def test_says_that_the_cluster_is_gone(
+    mortal: Cluster, tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abound.processes.parallel.BACK_SECONDS", 1.0)
+
+    def told(number: int) -> None:
+        process = mortal.scheduler if victim == "scheduler" else mortal.workers[0]
+        if begun(tmp_path, 1) and process.poll() is None:
+            process.kill()
+            process.wait(30)
+
+    with pytest.raises(ClusterUnavailable), parallel(mortal.address, 1):
+        spread(work(tmp_path, 4), [(i,) for i in range(4)], told)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_what_the_work_raises_is_not_taken_for_a_lost_cluster(cluster: str, tmp_path: Path) -> None:
     def wrong(number: int) -> int:
