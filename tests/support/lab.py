@@ -98,16 +98,18 @@ class Lab:
         """Make a snapshot of the model at the end of its log."""
         return await compact(self.store, await self.living(), SMALL, artifacts=self.artifacts)
 
-    async def archive(self, params: HistoryParams = SEGMENTS) -> HistoryManifest:
-        """Move to history what two snapshots do not need, and delete what is beyond the bounds of history."""
+    async def archive(self, params: HistoryParams = SEGMENTS) -> HistoryManifest | None:
+        """Move to history what two snapshots do not need, and delete what is beyond the bounds of history.
+
+        None: there is nothing that they do not need, and no history.
+        """
         living = await self.living()
         async with acquire(self.store, living.keys) as lease:
             context = ArchiveContext(self.store, self.artifacts, living, lease, params)
             contents = await archive(context)
-            assert contents is not None
-            return await enforce_retention(context, contents)
+            return contents and await enforce_retention(context, contents)
 
-    async def archived(self, params: HistoryParams = SEGMENTS) -> HistoryManifest:
+    async def archived(self, params: HistoryParams = SEGMENTS) -> HistoryManifest | None:
         """Make two snapshots, and move all that is before them to history."""
         for _ in range(2):
             await self.snapshot()
