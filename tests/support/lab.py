@@ -311,8 +311,12 @@ async def digest_of(live: LiveModel) -> str:
 
 
 async def digest_at(replica: Replica | ReplicatedModel, offset: Offset, name: str = DEFAULT_MODEL) -> str | None:
-    """The digest of a replica that has come to an offset, and not further."""
+    """The digest of a replica that has come to an offset, and not further, of what the catalog serves."""
     if isinstance(replica, Replica):
+        living = (await read_catalog(replica.store)).get(name)
+        async with asyncio.timeout(60):  # offsets are equal before and after a switch
+            while living is not None and living.keys not in [one.keys for one in replica.models.all()]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         await replica.wait_for(name, offset, 60)
         replica = replica.model(name)
     assert replica.offset[:2] == offset[:2]
