@@ -398,7 +398,7 @@ async def test_a_client_that_does_not_read_its_answers_is_closed(reads: bool) ->
 def quick(headers: Any, body: bytes) -> tuple[bytes, str] | None:
     """Answers ``at once:<body>``, unless the body says otherwise."""
     if body == b"fail":
-        raise RuntimeError("nobody meant this")
+        raise RuntimeError("a planted error")
     return None if body == b"wait" else (b"at once:" + body, "an id")
 
 

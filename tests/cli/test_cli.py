@@ -308,9 +308,9 @@ def test_a_file_of_which_nothing_is_learned(
 
 
 def test_an_unknown_model(run: Run, url: str, train: Path) -> None:
-    ran = run("learn", train, "--url", url, "-m", "nobody")
+    ran = run("learn", train, "--url", url, "-m", "missing")
     assert ran.code == 1
-    assert "there is no model 'nobody'" in ran.err
+    assert "there is no model 'missing'" in ran.err
     assert "`abound models create NAME` creates one" in ran.err
     assert "there is no model 'defaults'; did you mean default?" in run("labels", "--url", url, "-m", "defaults").err
 
@@ -366,11 +366,11 @@ def test_the_demo_leaves_other_models_alone(run: Run, url: str) -> None:
         ("evaluate --train {bad} --test {test}", "bad.jsonl: line 2: not an instance"),
         ("worker", "ABOUND_REDIS_URL"),
         ("learn {test} --url http://127.0.0.1:9", "no service answers at http://127.0.0.1:9"),
-        ("verify -m nobody --data-dir {data_dir}", "there is no model 'nobody'"),
-        ("history show -m nobody --data-dir {data_dir}", "nobody"),
-        ("snapshots list nobody --url {url}", "nobody"),
-        ("models show nobody --url {url}", "nobody"),
-        ("models configure nobody --set margin=0.1 --url {url}", "nobody"),
+        ("verify -m missing --data-dir {data_dir}", "there is no model 'missing'"),
+        ("history show -m missing --data-dir {data_dir}", "missing"),
+        ("snapshots list missing --url {url}", "missing"),
+        ("models show missing --url {url}", "missing"),
+        ("models configure missing --set margin=0.1 --url {url}", "missing"),
         ("models configure default --set margin=-1 --url {url}", "margin"),
         ("models create default --url {url}", "already"),
         ("classify {test} --url {url} -o {bad}/answers.jsonl", "cannot write"),

@@ -40,13 +40,6 @@ async def proxy(server: Server, tmp_path: Path) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
-    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
-    await artifacts.join(store)
-    return artifacts
-
-
-@pytest.fixture
 async def known(proxy: Proxy) -> AsyncIterator[DatasetRepository]:
     store = Store(proxy.url, PATIENT)
     yield DatasetRepository(store)

@@ -68,7 +68,7 @@ def test_what_is_not_committed_is_deleted_although_the_job_succeeds(place: Offic
     ("how", "error"),
     [
         ("error", "it cannot be done"),
-        ("bug", "internal error: TypeError: nobody meant this"),
+        ("bug", "internal error: TypeError: a planted error"),
     ],
 )
 def test_a_job_that_fails_says_why_and_is_not_begun_again(place: Office, how: str, error: str) -> None:

@@ -93,7 +93,7 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     if params.how == "cluster":
         await asyncio.to_thread(reach, "dask://127.0.0.1:1")
     if params.how == "bug":
-        raise TypeError("nobody meant this")
+        raise TypeError("a planted error")
     if params.how == "deaf":  # neither says a word nor listens
         time.sleep(600)  # noqa: ASYNC251
     if params.how == "committed":

@@ -254,8 +254,8 @@ async def delete_others(context: ReplaceContext) -> dict[str, Any]:
         known = {keys for keys in catalog.incarnations() if keys.name == context.name}
 
         def is_needed(keys: ModelKeys) -> bool:
-            # This may take longer than the lease lasts: another replacement that has begun since is left alone.
-            return keys in known or Offset.of_entry(keys.incarnation) > Offset.of_entry(living.keys.incarnation)
+            # This may take longer than the lease lasts: what has begun since the catalog was read is left alone.
+            return keys in known or Offset.of_entry(keys.incarnation) > catalog.offset
 
         context.progress("deleting the replaced model from the store", 0.9)
         await snapshots.delete_others(store, context.name, is_needed)
