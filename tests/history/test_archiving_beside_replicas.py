@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +12,15 @@ from abound.history.archive import ArchiveContext, restart_history
 from abound.history.garbage import FileCollector
 from abound.history.history import HistoryParams
 from abound.history.verify import verify
-from abound.log import stream
 from abound.log.catalog import read_catalog
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica
 from abound.replica.storage_status import NO_ARTIFACTS
-from abound.state import snapshots
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.store.lease import acquire
 from abound.worker import Worker
-from abound_core.errors import CannotStart, Overloaded
+from abound_core.errors import Overloaded
 from abound_core.types import START, Offset
 from tests.support.lab import Lab
 from tests.support.replicas import until
@@ -32,25 +28,6 @@ from tests.support.streams import drafts, flip
 
 OFTEN = SnapshotParams(every_bytes=3000, every_seconds=1e9, part_bytes=16_384)
 SMALL = HistoryParams(segment_bytes=1024)
-
-Start = Callable[..., Worker]
-
-
-@pytest.fixture
-async def start_worker(lab: Lab) -> AsyncIterator[Start]:
-    running = []
-
-    def start(params: SnapshotParams = OFTEN, kept: HistoryParams = SMALL, url: str | None = None) -> Worker:
-        store = Store(lab.server.url, lab.server.store_params)
-        worker = Worker(store, params, artifacts=ArtifactStore(url or str(lab.folder)), history_params=kept)
-        running.append((worker, asyncio.create_task(worker.run()), store))
-        return worker
-
-    yield start
-    for worker, task, store in running:
-        worker.stop()
-        await asyncio.wait_for(task, 60)
-        await store.close()
 
 
 async def teach(replica: Replica, n: int, seed: int) -> Offset:
@@ -60,12 +37,13 @@ async def teach(replica: Replica, n: int, seed: int) -> Offset:
     return replica.model("default").offset
 
 
-async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab, start_worker: Start) -> None:
+async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab) -> None:
     replica = await lab.replica()
     other = await lab.replica(artifacts=False)
     assert replica.status().history is None
     assert other.status().history == NO_ARTIFACTS
-    start_worker()
+    worker = Worker(lab.store, OFTEN, artifacts=lab.artifacts, history_params=SMALL)
+    working = asyncio.create_task(worker.run())
     model = replica.model("default")
     seed = 0
     async with asyncio.timeout(60):
@@ -90,6 +68,8 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab, start_wo
     assert verified.start == START
     again = await lab.replica(artifacts=False)
     assert await again.model("default").compute_digest() == await model.compute_digest()
+    worker.stop()
+    await asyncio.wait_for(working, 60)
 
 
 async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_restored(lab: Lab) -> None:
@@ -117,8 +97,8 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     assert "abound history begin-anew" in status.history
     assert await lab.store.client.ttl(living.keys.key("worker-status")) > 0
     await flip(lab.store, living.keys.log, first)
-    worker._without_history.clear()  # it tries again after a while
-    await worker.sweep(catalog)
+    again = Worker(lab.store, OFTEN, artifacts=lab.artifacts, history_params=SMALL)  # the first one waits for a while
+    await again.sweep(catalog)
     await replica.storage_status.refresh()
     kept = replica.storage_status.get(replica.model("default"))
     assert kept is not None
@@ -165,44 +145,6 @@ async def test_a_full_log_takes_more_once_it_is_archived(lab: Lab) -> None:
     await lab.archive(SMALL)
     await until(lambda: replica.model("default").held_log_bytes < before)
     await teach(replica, 10, 100)
-
-
-async def test_without_an_artifact_store_the_log_is_bounded_by_refusing(
-    lab: Lab, start_worker: Start, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("no directory")
-    replica = await lab.replica(artifacts=False, log=LogParams(max_log_bytes=12_000))
-    start_worker(url=str(tmp_path / "file"))
-    with pytest.raises(Overloaded, match="artifact store"):
-        await teach(replica, 1000, 2)
-    keys = replica.model("default").keys
-    async with asyncio.timeout(60):
-        while len(await replica.snapshots("default")) < 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    assert (await stream.tail(replica.store, keys.log)).n_removed == 0
-
-
-async def test_a_start_without_a_good_snapshot_goes_by_history(lab: Lab) -> None:
-    replica = await lab.replica(artifacts=False)
-    for seed in range(3):
-        await teach(replica, 20, seed)
-        await lab.snapshot()
-    contents = await lab.archive(SMALL)
-    keys = replica.model("default").keys
-    good = await snapshots.read_manifests(lab.store, keys)
-    for manifest in good:
-        await lab.store.client.delete(snapshots.file_key(keys, manifest.id, 0))
-    again = await lab.replica()
-    assert await again.model("default").compute_digest() == await replica.model("default").compute_digest()
-    blind = Replica(Store(lab.server.url, lab.server.store_params))
-    with pytest.raises(CannotStart, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
-        await blind.start()
-    await blind.stop()
-    await lab.artifacts.delete(contents.segments[0].name)
-    broken = Replica(Store(lab.server.url, lab.server.store_params), artifacts=ArtifactStore(lab.artifacts.url))
-    with pytest.raises(CannotStart, match=rf"{contents.segments[0].name}.*is missing"):
-        await broken.start()
-    await broken.stop()
 
 
 async def test_what_nothing_points_to_leaves_the_artifact_store(lab: Lab) -> None:

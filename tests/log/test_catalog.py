@@ -22,12 +22,9 @@ from abound.log.events import (
 )
 from abound.log.stream import Element
 from abound.store.client import Store
-from abound.store.key_names import ModelKeys
 from abound_core.config import ModelConfig
-from abound_core.errors import Corrupted, StoreUnavailable
+from abound_core.errors import Corrupted
 from abound_core.types import START, Offset
-from tests.support.fixtures import StartReplica
-from tests.support.valkey import Server
 
 
 def element(entry_id: str, event: Any) -> Element:
@@ -59,10 +56,6 @@ def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
     with pytest.raises(Corrupted, match="checksum"):
         catalog.apply((b"5-0", [b"e", b"x", b"c", b"y"]))
     assert (len(catalog), catalog.offset) == (0, START)
-
-
-def test_the_pattern_of_a_model_means_its_name_and_no_other() -> None:
-    assert ModelKeys("a.b-c_d", "1-0").pattern == b"abound:{a.b\\-c_d:1-0}:*"
 
 
 def test_an_entry_that_says_all_takes_the_place_of_what_was_before() -> None:
@@ -216,28 +209,3 @@ async def test_the_stream_is_made_shorter_by_one_who_has_read_all_of_it(store: S
         assert list(await read_catalog(store)) == list(whole)
         assert len(whole) == 10 * (n + 1)
         assert await store.client.xlen(CATALOG_KEY) == (11 if n == 0 else 12)
-
-
-async def test_half_of_a_catalog_counts_for_nothing(
-    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replica = await start_replica(server)
-    names = ["default", "news", "sport"]
-    for name in names[1:]:
-        await replica.models.create(name, ModelConfig())
-    before = replica._follower.catalog
-    connection = await replica.store.open_connection("test")
-    ask, n_asked = connection.call_all, 0
-
-    def lose(*commands: tuple[str | bytes | int, ...], seconds: float) -> Any:
-        nonlocal n_asked
-        n_asked += 1
-        if n_asked == 2:  # the first entry has been read by now
-            connection.close()
-        return ask(*commands, seconds=seconds)
-
-    monkeypatch.setattr(connection, "call_all", lose)
-    with pytest.raises(StoreUnavailable):
-        await replica._follower._read_catalog(connection)
-    assert replica._follower.catalog is before
-    assert [living.keys.name for living in before] == names == replica.models.names()

@@ -155,20 +155,6 @@ async def learn_one(replica: Replica, seed: int) -> list[LearnOutcome]:
     return await replica.learn("default", drafts(1, seed))
 
 
-async def test_a_request_waits_while_the_log_is_closed(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    await teach(replica)
-    holding, lease = await closed(replica)
-    waiting = [asyncio.create_task(learn_one(replica, seed)) for seed in range(3)]
-    await asyncio.sleep(0.3)
-    assert not any(one.done() for one in waiting)
-    await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
-    await holding.__aexit__(None, None, None)
-    learned = [one for outcomes in await asyncio.gather(*waiting) for one in outcomes]
-    assert all(one.applied for one in learned)
-    assert replica.model("default").live.n_learned == 53  # each of them once
-
-
 async def test_a_request_that_waits_too_long_is_refused_and_learns_nothing(
     server: Server, start_replica: StartReplica
 ) -> None:

@@ -12,8 +12,8 @@ from abound.log import stream
 from abound.log.stream import MAX_ENTRIES, LogGone
 from abound.store import raw_connection
 from abound.store.client import Store, StoreParams
-from abound.store.raw_connection import Address, ConnectionLost, pack_command
-from abound.store.server_info import ServerInfo, _waitaof_holds
+from abound.store.raw_connection import Address, ConnectionLost
+from abound.store.server_info import ServerInfo, build_server_info
 from abound_core.errors import CannotStart, StoreUnavailable
 from abound_core.types import START, Offset
 from benchmarks.serving import free_port
@@ -256,7 +256,7 @@ def test_levels_that_a_store_can_reach() -> None:
     ],
 )
 def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], holds: bool) -> None:
-    assert _waitaof_holds(said) is holds
+    assert build_server_info(said, {}, {}, {}, {}).waitaof is holds
 
 
 # commands in one piece
@@ -281,19 +281,6 @@ async def test_commands_in_one_piece(store: Store) -> None:
     assert await store.client.get("n") == b"3"
 
 
-async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
-    store = Store(own_server.url, own_server.store_params)
-    connection = await store.open_connection("test")
-    own_server.pause()
-    both = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
-    given_up = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
-    given_up.cancel()
-    own_server.kill()
-    with pytest.raises(ConnectionLost):
-        await both
-    await store.close()
-
-
 async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,23 +292,3 @@ async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(
     assert await connection.call("PING", seconds=5) == b"PONG"
     connection.close()
     await store.close()
-
-
-async def test_nothing_of_another_comes_between_commands_in_one_piece(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are one write, so the store has read them all before it begins with the first."""
-    connection = await store.open_connection("test")
-    written: list[bytes] = []
-
-    class Transport:
-        def write(self, data: bytes) -> None:
-            written.append(data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(connection, "_transport", Transport())
-        asked = connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
-    assert written == [pack_command(("INCR", "n")) + pack_command(("GET", "n")) + pack_command(("PING",))]
-    connection.close()
-    with pytest.raises(ConnectionLost):
-        await asked
