@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+import msgspec
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
@@ -16,13 +17,14 @@ from abound.log.catalog import read_catalog
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica
 from abound.replica.storage_status import NO_ARTIFACTS
+from abound.state import schedule
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.store.lease import acquire
 from abound.worker import Worker
 from abound_core.errors import Overloaded
 from abound_core.types import START, Offset
-from tests.support.lab import Lab
+from tests.support.lab import Lab, events
 from tests.support.replicas import until
 from tests.support.streams import drafts, flip
 
@@ -72,7 +74,10 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab) -> None:
     await asyncio.wait_for(working, 60)
 
 
-async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_restored(lab: Lab) -> None:
+async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_restored(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abound.worker.DAMAGED_PAUSE_SECONDS", 0.0)  # until it tries again
     replica = await lab.replica()
     first = await teach(replica, 1, 1)
     await teach(replica, 20, 2)
@@ -97,8 +102,7 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     assert "abound history begin-anew" in status.history
     assert await lab.store.client.ttl(living.keys.key("worker-status")) > 0
     await flip(lab.store, living.keys.log, first)
-    again = Worker(lab.store, OFTEN, artifacts=lab.artifacts, history_params=SMALL)  # the first one waits for a while
-    await again.sweep(catalog)
+    await worker.sweep(catalog)
     await replica.storage_status.refresh()
     kept = replica.storage_status.get(replica.model("default"))
     assert kept is not None
@@ -189,3 +193,13 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(lab: Lab) -> Non
     assert await collector.collect(lab.artifacts, catalog) == 4 + len(history_files)
     assert sorted(await lab.artifacts.names()) == sorted([*before, newer, foreign])
     assert not half.exists()
+
+
+async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(lab: Lab) -> None:
+    """The store's clock was set back since."""
+    await lab.append(*events(10))
+    made, keys, params = await lab.snapshot(), (await lab.living()).keys, SnapshotParams(every_seconds=600.0)
+    await lab.append(*events(10, 2))
+    assert await schedule.why_due(lab.store, keys, made, params) is None
+    later = msgspec.structs.replace(made, created=made.created + 3_600_000)
+    assert await schedule.why_due(lab.store, keys, later, params) is not None

@@ -97,17 +97,6 @@ async def test_what_an_undo_needs_stays_until_it_is_given_up(lab: Lab) -> None:
     assert await has(lab, (await lab.living()).keys) == (True, True)
 
 
-async def test_what_a_newer_replacement_displaces_is_no_longer_kept(lab: Lab) -> None:
-    await lab.append(*events(20))
-    first = (await lab.living()).keys
-    await replace_by(lab, model_of(5, 1), "one", keep=True)
-    second = (await lab.living()).keys
-    await replace_by(lab, model_of(5, 2), "two", keep=True)
-    catalog = await read_catalog(lab.store)
-    await collect_keys(lab.store, catalog)
-    assert ((await has(lab, first))[0], (await has(lab, second))[0]) == (False, True)
-
-
 async def test_a_replacement_at_work_is_left_alone_and_an_abandoned_one_goes(lab: Lab) -> None:
     sweep = FileCollector(lab.store)
     await lab.append(*events(3))

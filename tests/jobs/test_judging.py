@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -18,46 +14,9 @@ from abound_core.instances.record import add_details, pack_labels
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
 from abound_core.methods import fitted, registry
-from abound_core.methods.neighbors import swnn
-from abound_core.methods.training import rankings
 from abound_core.methods.training.gather import MatrixBuilder, gather
 from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import SECRET, made
-
-
-@pytest.mark.parametrize("method", ["swnn", "ogeec"])
-def test_the_newest_are_ranked_in_several_pieces(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = made(900, seed=0)
-    params = registry.params_of(method, {"dim": 20} if method == "ogeec" else {})
-    model = fitted.fit(method, data, params, np.random.default_rng(5), no_progress)
-    spread, counts = rankings.spread, list[int]()
-
-    def counted(work: Any, pieces: Sequence[tuple[Any, ...]], told: Any = None) -> list[Any]:
-        counts.append(len(pieces))
-        return spread(work, pieces, told)
-
-    monkeypatch.setattr(rankings, "spread", counted)
-    held_out_metrics(model, data, data, no_progress)
-    assert max(counts) >= 3
-
-
-def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    models, fit = list["weakref.ref[Any]"](), fitted.fit
-
-    def counted(*given: Any, **named: Any) -> fitted.FittedMethod:
-        assert not [model for model in models if model() is not None], "memory is counted for one of them"
-        found = fit(*given, **named)
-        assert isinstance(found.model, swnn.Model)
-        models.append(weakref.ref(found.model.X))
-        return found
-
-    monkeypatch.setattr(fitted, "fit", counted)
-    params = METHODS["swnn"].check({})
-    _, metrics = fitting._evaluate_and_fit(
-        params, made(300, seed=0), False, ModelConfig(), no_progress, fitting.Stopwatch()
-    )
-    assert len(models) == 2
-    assert metrics["held_out"] == 30
 
 
 @pytest.mark.parametrize("n_last", [0, 5, 60], ids=["none last", "some last", "all last"])
@@ -78,7 +37,7 @@ def test_names_of_labels_are_never_held_out(n_last: int) -> None:
         at += len(record)
     data = gathering.matrices()
     given = METHODS["swnn"].check({"S": 5}), data, True, ModelConfig(), no_progress, fitting.Stopwatch()
-    model, metrics = fitting._evaluate_and_fit(*given)
+    model, metrics = fitting.evaluate_and_fit(*given)
     assert metrics["held_out"] == 20
     assert metrics["R@1"] == metrics["live R@1"] == 1.0
     assert model.model.X.shape[0] == len(records)  # type: ignore[attr-defined]

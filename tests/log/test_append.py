@@ -95,20 +95,6 @@ async def test_waiting_for_the_log_does_not_wait_for_applying(server: Server, st
     assert model.live.n_learned >= 2
 
 
-async def test_stopping_ends_what_waits(own_server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(own_server)
-    own_server.pause()
-    first = asyncio.create_task(learn(replica, draft('{"a": 1}', "x")))
-    await asyncio.sleep(0.05)
-    second = asyncio.create_task(learn(replica, draft('{"a": 1}', "y")))
-    await asyncio.sleep(0.05)
-    stopping = asyncio.create_task(replica.stop())
-    outcomes = await asyncio.gather(first, second, return_exceptions=True)
-    own_server.resume()
-    await stopping
-    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, StoreUnavailable]
-
-
 # what waits, a group and the log are bounded
 
 
@@ -189,25 +175,6 @@ async def test_a_full_store_takes_nothing_and_readyz_says_so(own_server: Server,
         client.config_set("maxmemory", 0)
         await until(lambda: "full" not in warning(replica))
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-
-
-@pytest.mark.parametrize("what", ["learn", "create a model"])
-async def test_a_store_that_has_become_a_copy_is_left_for_the_primary(
-    own_server: Server, start_replica: StartReplica, what: str
-) -> None:
-    replica = await start_replica(own_server)
-    with own_server.client() as client:
-        client.execute_command("REPLICAOF", "127.0.0.1", "1")
-        learning = what == "learn"
-        with pytest.raises(StoreUnavailable, match="READONLY"):
-            await (learn(replica, draft('{"a": 1}', "x")) if learning else replica.models.create("news", ModelConfig()))
-        before = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
-        client.execute_command("REPLICAOF", "NO", "ONE")
-        await connected(replica)
-        assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-        after = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
-    assert after
-    assert not after & before
 
 
 async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(own_server: Server) -> None:

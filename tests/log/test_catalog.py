@@ -137,32 +137,22 @@ def test_a_model_is_replaced_by_what_was_prepared() -> None:
     assert [keys.incarnation for keys in catalog.incarnations()] == ["5-0"]
 
 
-@pytest.mark.parametrize(
-    ("before", "event"),
-    [
-        (BEGUN, ModelReplaced("m", "1-0", "2-0", True)),
-        (PREPARED, ModelReplaced("m", "1-0", "3-0", True)),
-        (PREPARED, ModelReplaced("m", "2-0", "2-0", True)),
-        (PREPARED, ReplacementPrepared("m", "1-0", {})),
-        (PREPARED, IncarnationDropped("m", "1-0")),
-        (REPLACED, ModelReplaced("m", "1-0", "2-0", True)),
-        (REPLACED, ReplacementBegun("m", "1-0")),
-        (REPLACED, IncarnationDropped("m", "2-0")),
-        (REPLACED, ReplacementBegun("other", "2-0")),
-    ],
-    ids=[
-        "not prepared",
-        "another replacement",
-        "another model",
-        "prepared twice",
-        "dropping the served one",
-        "replaced twice",
-        "late beginning",
-        "dropping the new one",
-        "unknown name",
-    ],
-)
-def test_an_event_of_a_replacement_that_does_not_fit_is_nothing(before: list[Any], event: Any) -> None:
+MISFITS = {
+    "not prepared": (BEGUN, ModelReplaced("m", "1-0", "2-0", True)),
+    "another replacement": (PREPARED, ModelReplaced("m", "1-0", "3-0", True)),
+    "another model": (PREPARED, ModelReplaced("m", "2-0", "2-0", True)),
+    "prepared twice": (PREPARED, ReplacementPrepared("m", "1-0", {})),
+    "dropping the served one": (PREPARED, IncarnationDropped("m", "1-0")),
+    "replaced twice": (REPLACED, ModelReplaced("m", "1-0", "2-0", True)),
+    "late beginning": (REPLACED, ReplacementBegun("m", "1-0")),
+    "dropping the new one": (REPLACED, IncarnationDropped("m", "2-0")),
+    "unknown name": (REPLACED, ReplacementBegun("other", "2-0")),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_an_event_of_a_replacement_that_does_not_fit_is_nothing(case: str) -> None:
+    before, event = MISFITS[case]
     assert seen(applied(*before, event)) == seen(applied(*before))
 
 

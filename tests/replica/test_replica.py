@@ -20,21 +20,8 @@ from abound_core.errors import (
 from abound_core.model.entry_application import Unit
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
-from tests.support.streams import batch, draft
+from tests.support.streams import draft
 from tests.support.valkey import Server
-
-
-async def test_a_long_batch_lets_others_have_their_turn(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    model = replica.model("default")
-    seen = set()
-    learning = asyncio.create_task(replica.learn("default", [batch(2000)]))
-    while not learning.done():
-        seen.add((model.offset.position, model.live.n_learned))
-        await asyncio.sleep(0)
-    assert len(seen) > 30
-    assert all(n_learned in (0, position + 1) for position, n_learned in seen)
-    assert model.offset.position == 1999
 
 
 async def test_entries_too_large_for_one_reply_get_through(own_server: Server, start_replica: StartReplica) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,13 +17,6 @@ from abound.processes.embedded_store import EmbeddedStore
 from benchmarks.serving import Serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-
-
-def serve(*options, seconds=60, **variables):
-    """Run ``abound serve`` until it ends by itself."""
-    command = [sys.executable, "-m", "abound", "serve", *options]
-    environment = os.environ | variables
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
 
 
 def command_of(pid):
@@ -64,22 +56,6 @@ def serving(tmp_path_factory):
         service.until_ready()
         yield service
         assert service.stop() == 0
-
-
-# refusals
-
-
-def test_an_address_that_others_reach_without_a_key(tmp_path):
-    ended = serve("--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path))
-    assert ended.returncode == 1
-    assert "--insecure" in ended.stderr
-
-
-def test_a_data_directory_in_use(serving, tmp_path):
-    ended = serve("--port", "0", "--data-dir", str(Path(serving.output.parent / "data")))
-    assert ended.returncode == 1
-    assert f"in use by another abound (process {serving.process.pid})" in ended.stderr
-    assert status(serving, "/readyz") == 200
 
 
 # while it runs

@@ -86,27 +86,6 @@ async def test_a_clock_that_was_set_back_does_not_make_it_last(store: Store) -> 
         pass
 
 
-async def test_whoever_was_stopped_for_too_long_changes_nothing(store: Store) -> None:
-    async with acquire(store, KEYS, 60.0) as late:  # it does not notice by renewing
-        await late.swap([("SET", KEY, "late")])
-        await store.client.delete(KEYS.key("lease"))  # its time is over while it is stopped
-        async with acquire(store, KEYS) as next_one:
-            assert not late.lost
-            with pytest.raises(LeaseLost):
-                await late.swap([("SET", KEY, "later"), ("DEL", KEYS.key("fence"))])
-            assert late.lost
-            with pytest.raises(LeaseLost):
-                await late.check()
-            await next_one.check()
-            await late.release()  # leaves the other's alone
-            with pytest.raises(Conflict):
-                async with acquire(store, KEYS):
-                    pass
-        with pytest.raises(LeaseLost):  # nor when the other one is done
-            await late.swap([("SET", KEY, "later")])
-    assert await store.client.get(KEY) == b"late"
-
-
 async def test_a_model_that_is_deleted_takes_the_lease_with_it(store: Store) -> None:
     async with acquire(store, KEYS) as lease:
         await store.client.delete(KEYS.key("lease"), KEYS.key("fence"))

@@ -142,15 +142,6 @@ async def test_who_forgets_waits_for_every_replica(
     await forgetting
 
 
-async def test_nobody_waits_where_files_are_mapped_where_they_lie(
-    server: Server, tmp_path: Path, start_replica: StartReplica
-) -> None:
-    artifacts = ArtifactStore(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
-    one = await start_replica(server, None, artifacts)
-    await forgotten(one, artifacts, 0.0)
-    assert await one.store.client.get(COPIES_KEY) is None
-
-
 async def test_a_machine_with_only_a_worker_deletes_them_too(
     store: Store, machines: Machines, start_replica: StartReplica, server: Server
 ) -> None:

@@ -240,12 +240,3 @@ async def test_the_newest_stay_when_one_comes(store: Store, artifacts: ArtifactS
     card, bodies = await whole(artifacts)
     made = [await taken(store, artifacts, card, bodies, VersionParams(keep=2)) for _ in range(3)]
     assert [one.id for one in await versions.cards(artifacts, OTHER)] == [one.id for one in made[:0:-1]]
-
-
-async def test_versions_of_too_many_bytes_are_not_taken(store: Store, artifacts: ArtifactStore) -> None:
-    card, bodies = await whole(artifacts)
-    bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
-    first = await taken(store, artifacts, card, bodies, bound)
-    with pytest.raises(Conflict, match="bytes"):
-        await taken(store, artifacts, card, bodies, bound)
-    assert await versions.ids(artifacts, OTHER) == [first.id]
