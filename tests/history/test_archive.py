@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from abound.history import full_log, pins
 from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, archive, restart_history
 from abound.history.garbage import FileCollector
-from abound.history.history import HistoryManifest, HistoryParams, Segment
+from abound.history.history import History, HistoryManifest, HistoryParams, Segment
 from abound.history.load import load_newest
 from abound.history.replay import compact, replay
 from abound.history.retention import deletable_segments, enforce_retention, segments_over_bounds
@@ -258,3 +259,22 @@ def test_retention_stops_before_what_somebody_needs() -> None:
     assert deletable_segments(contents, 4, Offset(2999, 0, 0)) == 3
     assert deletable_segments(contents, 4, Offset(2998, 7, 3)) == 2
     assert deletable_segments(contents, 4, START) == 0
+
+
+async def test_a_replay_that_begins_while_the_first_entries_are_archived(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, archived = History.manifest, False
+
+    async def overtaken(self: History) -> Any:
+        nonlocal archived
+        found = await manifest(self)
+        if not archived:
+            archived = True
+            await model.archive()
+        return found
+
+    monkeypatch.setattr(History, "manifest", overtaken)
+    again = await replay(model.store, model.living, artifacts=model.artifacts, from_start=True)
+    assert archived
+    assert again.offset == model.offset(-1)

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
-import msgspec
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.archive import ArchiveContext, restart_history
-from abound.history.garbage import FileCollector
 from abound.history.history import HistoryParams
 from abound.history.verify import verify
 from abound.log.catalog import read_catalog
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica
 from abound.replica.storage_status import NO_ARTIFACTS
-from abound.state import schedule
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
-from abound.store.lease import acquire
 from abound.worker import Worker
 from abound_core.errors import Overloaded
 from abound_core.types import START, Offset
-from tests.support.lab import Lab, events
+from tests.support.lab import Lab
 from tests.support.replicas import until
 from tests.support.streams import drafts, flip
 
@@ -149,57 +143,3 @@ async def test_a_full_log_takes_more_once_it_is_archived(lab: Lab) -> None:
     await lab.archive(SMALL)
     await until(lambda: replica.model("default").held_log_bytes < before)
     await teach(replica, 10, 100)
-
-
-async def test_what_nothing_points_to_leaves_the_artifact_store(lab: Lab) -> None:
-    replica = await lab.replica()
-    await replica.models.create("gone", replica.model("default").live.config)
-    await replica.models.create("other", replica.model("default").live.config)
-    gone, other = replica.model("gone").keys, replica.model("other").keys
-    for seed in (1, 2):
-        await teach(replica, 20, seed)
-        await lab.snapshot()
-    await lab.archive(SMALL)
-    await lab.artifacts.put(f"{gone.name}/{gone.incarnation}/history/1-0.seg", b"x")
-    await replica.models.delete("gone")
-    kept = [f"{gone.name}/{gone.incarnation}/history/1-0.seg"]
-    assert await lab.artifacts.names("gone") == kept  # the store may lose the deletion yet
-    keys = replica.model("default").keys
-    history_files = [name for name in await lab.artifacts.names() if name.endswith(".seg")]
-    assert history_files
-    late = f"{gone.name}/{gone.incarnation}/index/x/0"
-    orphan = f"{keys.name}/{keys.incarnation}/history/1-0-0.seg"
-    first = f"{other.name}/{other.incarnation}/history/1-0-0.seg"
-    newer, foreign = f"newer/{2**60}-0/history/1-0.seg", f"{keys.name}/{keys.incarnation}/versions/v/x.npy"
-    living = await lab.living()
-    async with acquire(lab.store, living.keys) as lease:
-        begun = await restart_history(ArchiveContext(lab.store, lab.artifacts, living, lease))
-    assert begun.base is not None
-    bases = [f"{keys.name}/{keys.incarnation}/index/{begun.base.index}/manifest"]
-    before = [name for name in await lab.artifacts.names() if name not in (*history_files, *kept)]
-    half_base = f"{keys.name}/{keys.incarnation}/index/base-0123/0"
-    assert bases[0] in before
-    for name in (half_base, late, orphan, first, newer, foreign):
-        await lab.artifacts.put(name, b"x")
-    path = lab.artifacts.path(f"{keys.name}/{keys.incarnation}/history/x")
-    assert path is not None
-    half = path.with_name(".half.part")
-    half.write_bytes(b"x")
-    os.utime(half, (1, 1))
-    catalog, collector = await read_catalog(lab.store), FileCollector(lab.store)
-    everything = await lab.artifacts.names()
-    assert await collector.collect(lab.artifacts, catalog) == 1  # half a file
-    assert await lab.artifacts.names() == everything
-    assert await collector.collect(lab.artifacts, catalog) == 4 + len(history_files)
-    assert sorted(await lab.artifacts.names()) == sorted([*before, newer, foreign])
-    assert not half.exists()
-
-
-async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(lab: Lab) -> None:
-    """The store's clock was set back since."""
-    await lab.append(*events(10))
-    made, keys, params = await lab.snapshot(), (await lab.living()).keys, SnapshotParams(every_seconds=600.0)
-    await lab.append(*events(10, 2))
-    assert await schedule.why_due(lab.store, keys, made, params) is None
-    later = msgspec.structs.replace(made, created=made.created + 3_600_000)
-    assert await schedule.why_due(lab.store, keys, later, params) is not None

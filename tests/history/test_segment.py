@@ -205,18 +205,10 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
         "format 2": [json.dumps(plain | {"format": 2}).encode()],
         "belongs to other": [msgspec.json.encode(seal(msgspec.structs.replace(contents, model="other")))],
     }
-    gap = msgspec.structs.replace(contents, segments=[contents.segments[0], *contents.segments[2:]])
-    wrong["a gap"] = [msgspec.json.encode(seal(gap))]
-    swapped = msgspec.structs.replace(
-        contents,
-        segments=[
-            msgspec.structs.replace(
-                contents.segments[0], first=contents.segments[0].last, last=contents.segments[0].first
-            ),
-            *contents.segments[1:],
-        ],
-    )
-    wrong["out of order"] = [msgspec.json.encode(seal(swapped))]
+    first, second, *others = contents.segments
+    backwards = msgspec.structs.replace(first, first=first.last, last=first.first)
+    for what, segments in (("a gap", [first, *others]), ("out of order", [backwards, second, *others])):
+        wrong[what] = [msgspec.json.encode(seal(msgspec.structs.replace(contents, segments=segments)))]
     for what, packs in wrong.items():
         for packed in packs:
             await model.store.client.set(key, packed)

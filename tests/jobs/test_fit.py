@@ -195,6 +195,11 @@ def test_the_offset_of_a_version_is_that_of_the_last_event_it_learned(place: Pla
         ("ff", {"idf": True}, "params.idf"),
         ("frequency", {"auto": True}, "params.auto"),
         ("swnn", {"auto": True, "S": 30}, "params.auto"),
+        ("restore", {"to": "yesterday", "reason": "x"}, "params.to"),
+        ("refit", {"search": {"margin": [0.1] * 101}}, "params.search"),
+        ("refit", {"passes": 0}, "params.passes"),
+        ("refit", {"search": {"margin": [0.0, 0.1]}, "held_out": 0}, "params.held_out"),
+        ("refit", {"settings": {"rerank": True}}, "params"),
     ],
 )
 def test_a_wrong_parameter_is_refused_at_the_door(
@@ -262,24 +267,3 @@ def test_what_is_forgotten_is_not_answered_any_more(place: Place) -> None:
     assert (job["state"], job["reason"]) == ("succeeded", "it was poison")
     assert best() == ["c1"]
     assert client.stats("forgetful")["learned"] == 50
-
-
-@pytest.mark.parametrize(
-    ("method", "model", "params", "field"),
-    [
-        ("restore", "default", {"to": "yesterday", "reason": "x"}, "params.to"),
-        ("refit", "default", {"search": {"margin": [0.1] * 101}}, "params.search"),
-        ("refit", "default", {"passes": 0}, "params.passes"),
-        ("refit", "default", {"held_out": 0.9}, "params.held_out"),
-        ("refit", "default", {"search": {"margin": [0.0, 0.1]}, "held_out": 0}, "params.held_out"),
-        ("refit", "default", {"settings": {"rerank": True}}, "params"),
-        ("refit", "corrects", {"settings": {"memory": 50}}, "params"),
-    ],
-)
-def test_the_parameter_that_is_wrong_for_the_model_is_named(
-    place: Place, method: str, model: str, params: dict[str, Any], field: str
-) -> None:
-    place.client.configure("corrects", {"update": "sls"})
-    with pytest.raises(Refused) as refused:
-        place.client.submit({"method": method, "model": model, "params": params})
-    assert refused.value.problem["field"] == field

@@ -217,6 +217,23 @@ async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(
     assert await length(replica) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [("no-appendfsync-on-rewrite", "no", "yes"), ("appendfsync", "always", "everysec")],
+    ids=["pauses", "policy"],
+)
+async def test_fsync_is_not_claimed_after_the_policy_was_changed(
+    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch, name: str, good: str, bad: str
+) -> None:
+    """The service asks each second what the store is, and behind each append whether that is so."""
+    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
+    replica = await start_replica(own_server, FSYNC)
+    for value, level in ((good, "fsync"), (bad, "log"), (good, "fsync")):
+        with own_server.client() as client:
+            client.config_set(name, value)
+        assert (await learn(replica, draft('{"a": 1}', "x"))).durability == level
+
+
 async def test_a_level_is_claimed_only_when_it_is_reached(
     servers: tuple[Server, Server], start_replica: StartReplica
 ) -> None:

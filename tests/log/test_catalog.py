@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from abound.log import stream
 from abound.log.catalog import CATALOG_KEY, Catalog, compact_catalog, read_catalog
 from abound.log.events import (
     APPLY_VERSION,
@@ -22,9 +23,13 @@ from abound.log.events import (
 )
 from abound.log.stream import Element
 from abound.store.client import Store
+from abound.store.raw_connection import StoreConnection
 from abound_core.config import ModelConfig
-from abound_core.errors import Corrupted
+from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.types import START, Offset
+from tests.support.fixtures import StartReplica
+from tests.support.replicas import until
+from tests.support.valkey import Server
 
 
 def element(entry_id: str, event: Any) -> Element:
@@ -199,3 +204,31 @@ async def test_the_stream_is_made_shorter_by_one_who_has_read_all_of_it(store: S
         assert list(await read_catalog(store)) == list(whole)
         assert len(whole) == 10 * (n + 1)
         assert await store.client.xlen(CATALOG_KEY) == (11 if n == 0 else 12)
+
+
+async def test_half_of_a_catalog_counts_for_nothing(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica reads it again because the store has lost its end, and the connection is lost on the way."""
+    replica = await start_replica(server)
+    for name in ("news", "sport"):
+        await replica.models.create(name, ModelConfig())
+    read, is_cut = stream.read, False
+
+    async def lose(connection: StoreConnection, key: bytes, *given: Any, **options: Any) -> Any:
+        nonlocal is_cut
+        async for elements in read(connection, key, *given, **options):
+            yield elements
+            if key == CATALOG_KEY and not is_cut:
+                is_cut = True
+                raise StoreUnavailable("the connection is lost")
+
+    monkeypatch.setattr(stream, "read", lose)
+    with server.client() as client:
+        [(last, _)] = client.xrevrange(CATALOG_KEY, count=1)
+        client.xdel(CATALOG_KEY, last)
+        client.client_kill_filter(_type="normal", skipme=True)
+    await until(lambda: is_cut)
+    await append(replica.store, ModelCreated("late", {}))
+    await until(lambda: "late" in replica.models.names())
+    assert set(replica.models.names()) == {"default", "news", "late"}

@@ -12,7 +12,7 @@ from abound.log import stream
 from abound.log.stream import MAX_ENTRIES, LogGone
 from abound.store import raw_connection
 from abound.store.client import Store, StoreParams
-from abound.store.raw_connection import Address, ConnectionLost
+from abound.store.raw_connection import Address, ConnectionLost, pack_command
 from abound.store.server_info import ServerInfo, build_server_info
 from abound_core.errors import CannotStart, StoreUnavailable
 from abound_core.types import START, Offset
@@ -292,3 +292,23 @@ async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(
     assert await connection.call("PING", seconds=5) == b"PONG"
     connection.close()
     await store.close()
+
+
+async def test_nothing_of_another_comes_between_commands_in_one_piece(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one write, so the store has read them all before it begins with the first."""
+    connection = await store.open_connection("test")
+    written: list[bytes] = []
+
+    class Transport:
+        def write(self, data: bytes) -> None:
+            written.append(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_transport", Transport())
+        asked = connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
+    assert written == [pack_command(("INCR", "n")) + pack_command(("GET", "n")) + pack_command(("PING",))]
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        await asked

@@ -15,9 +15,11 @@ from abound.log.events import LearnEvent
 from abound.replace.copying import Copy, Past
 from abound.replace.refit import RefitParams
 from abound.replace.replace import Replacement, replace_model
+from abound.versions.activation import activate, read_active
 from abound_core.errors import Cancelled, InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from tests.support.lab import Context, Lab, digest_at, events, model_of, replace_by
+from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
 
 
@@ -129,3 +131,17 @@ async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> No
     assert outcome["learned"] == len([at for at, _ in lab.past if at <= contents.start])
     assert one.model(DEFAULT_MODEL).live.n_learned == outcome["learned"]
     assert (await verify(lab.store, DEFAULT_MODEL, artifacts=lab.artifacts)).good
+
+
+async def test_a_restore_to_before_an_activation_keeps_what_is_active(lab: Lab) -> None:
+    one = await lab.replica()
+    early = await lab.teach(*events(5, 1))
+    await lab.teach(*events(5, 2))
+    card = await write(lab.artifacts, (await lab.living()).keys, fitted("v"))
+    await activate(place(lab.store, lab.artifacts, (await lab.living()).keys), card.id, "a test")
+    await lab.run(restore, RestoreParams(to=str(early[-1]), reason="r"))
+    await digest_at(one, await lab.end())
+    assert one.model(DEFAULT_MODEL).live.n_learned == 5
+    assert one.model(DEFAULT_MODEL).live.serving.version == card.id
+    one.model(DEFAULT_MODEL).check_serving()
+    assert (await read_active(lab.store, (await lab.living()).keys)).version == card.id

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
+from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound_core.config import ModelConfig
 from abound_core.errors import (
     InvalidInstance,
     StoreUnavailable,
 )
+from abound_core.model.entry_application import Unit
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.served import served
-from tests.support.streams import draft
+from tests.support.streams import draft, drafts
 from tests.support.valkey import Server
 
 
@@ -86,3 +89,40 @@ async def test_what_min_offset_promises_when_the_store_has_lost_the_event(
         client.xadd(key, fields, id=lost.entry)
         await replica.wait_for("default", lost, 30)
         assert replica.model("default").live.n_learned == 10
+
+
+async def test_nothing_is_read_from_a_server_that_was_made_a_copy(
+    servers: tuple[Server, Server], start_replica: StartReplica
+) -> None:
+    """A failover by hand: the connection outlives it, and the log behind it is another one from some moment on."""
+    primary, copy = servers
+    with primary.client() as old, copy.client() as new:
+        replica = await start_replica(primary)
+        model = replica.model("default")
+        log = model.keys.log
+        await teach(replica, 5)
+        await until(lambda: new.xlen(log) == old.xlen(log))
+        new.execute_command("REPLICAOF", "NO", "ONE")
+        await teach(replica, 3, 2)  # the new primary never gets it
+        async with model.paused():  # the follower is busy with an entry, and not with waiting for one
+            old.xadd(log, entry(7))
+            await until(lambda: model.has_waiting_entry)
+            old.execute_command("REPLICAOF", "127.0.0.1", copy.settings["port"])
+            for seed in range(6):
+                new.xadd(log, entry(seed))
+            await until(lambda: old.xlen(log) == new.xlen(log))
+        await until(lambda: replica.status().log == "cut off")
+        new.xadd(log, entry(8))
+        await asyncio.sleep(1.5)
+        assert (replica.status().ready, model.live.n_learned) == (True, 9)
+        old.execute_command("REPLICAOF", "NO", "ONE")
+        await until(lambda: replica.status().log == "connected" and model.live.n_learned == 12)
+        assert len(await digests(replica, await start_replica(primary))) == 1
+
+
+def entry(seed: int) -> dict[str | bytes, bytes]:
+    """The fields of an entry with one instance."""
+    payload, checksum = encode(
+        Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(drafts(1, seed)[0].records, 1, [Unit(1)]))
+    )
+    return {"e": payload, "c": checksum}

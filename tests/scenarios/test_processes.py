@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ import redis
 from abound.processes import lifetime
 from abound.processes.embedded_store import EmbeddedStore
 from benchmarks.serving import Serving
+from tests.support.job_worker import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
@@ -28,15 +30,6 @@ def command_of(pid):
 def one(serving, part):
     """The pid of the first process of the service whose command line contains ``part``."""
     return next(pid for pid in serving.pids() if part in command_of(pid))
-
-
-def until(condition, patience=60.0):
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def status(serving, path, **request):
@@ -56,6 +49,13 @@ def serving(tmp_path_factory):
         service.until_ready()
         yield service
         assert service.stop() == 0
+
+
+def test_an_address_that_others_reach_without_a_key(tmp_path):
+    command = [sys.executable, "-m", "abound", "serve", "--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "--insecure" in ended.stderr
 
 
 # while it runs

@@ -211,21 +211,6 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
     assert facts.warning is None
 
 
-@pytest.mark.parametrize(
-    ("name", "good", "bad"), [(SETTING, "no", "yes"), ("appendfsync", "always", "everysec")], ids=["pauses", "policy"]
-)
-async def test_a_change_since_the_store_was_asked_last_is_seen_behind_each_append(
-    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch, name: str, good: str, bad: str
-) -> None:
-    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
-    replica = await start_replica(own_server, ReplicaParams(durability="fsync"))
-    for value, level in ((good, "fsync"), (bad, "log"), (good, "fsync")):
-        with own_server.client() as client:
-            client.config_set(name, value)
-        [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
-        assert learned.durability == level
-
-
 def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
     """What came of a remembered instance is answered from memory; how safe it is, the store is asked."""
     with served(durability="fsync") as service:

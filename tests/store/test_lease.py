@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import redis.exceptions
 
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.store.lease import ACTIVATION, Lease, LeaseLost, acquire, read_payloads
 from abound_core.errors import Conflict, StoreUnavailable
 from abound_core.types import Offset
-from tests.support.valkey import Server
 
 KEYS = ModelKeys("m", "1-0")
 KEY = KEYS.key("pointer")
@@ -98,21 +96,6 @@ async def test_a_command_that_fails_says_so(store: Store) -> None:
     async with acquire(store, KEYS) as lease:
         with pytest.raises(StoreUnavailable, match="refused"):
             await lease.swap([("LPUSH", KEYS.key("fence"), "x")])
-
-
-async def test_a_store_that_is_full_can_still_be_made_smaller(own_server: Server) -> None:
-    store = Store(own_server.url, own_server.store_params)
-    with own_server.client() as client:
-        for i in range(200):
-            client.xadd(KEYS.log, {"e": b"x" * 10_000, "c": b"0"}, id=f"{i + 1}-0")
-        client.config_set("maxmemory", client.info("memory")["used_memory"] - 1_000_000)
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            client.set("x", "y")
-        async with acquire(store, KEYS) as lease:
-            await lease.swap([("XTRIM", KEYS.log, "MINID", "=", "190-0"), ("SET", KEY, "x")])
-        assert client.xlen(KEYS.log) == 11
-        client.set("x", "y")
-    await store.close()
 
 
 async def test_a_payload_is_there_for_as_long_as_its_lease(store: Store) -> None:

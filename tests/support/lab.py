@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -351,9 +351,6 @@ async def learning(replica: Replica, seed: int = 50) -> AsyncIterator[None]:
     finally:
         stop = True
         await task
-
-
-Open = Callable[[], Awaitable[Lab]]
 
 
 async def replace_by(lab: Lab, live: LiveModel, record: str = "job", keep: bool = False, **fields: Any) -> Offset:

@@ -47,7 +47,7 @@ async def kept(lab: Lab) -> Standings | None:
 async def until(lab: Lab, condition: Callable[[Standings | None], object]) -> Standings | None:
     """The standing that is written, once a condition holds of it."""
     async with asyncio.timeout(60):
-        while not condition(found := await kept(lab)):
+        while not condition(found := await kept(lab)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return found
 
