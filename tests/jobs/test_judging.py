@@ -1,19 +1,22 @@
-"""Judging a version is divided among as many threads or machines as there are."""
+"""How a version is judged, and that its numbers are the same wherever they are computed."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from abound.jobs import fit as fitting
 from abound.jobs.fit import baseline_metrics, held_out_metrics
 from abound.jobs.methods import METHODS
+from abound.processes.parallel import parallel
 from abound_core.config import ModelConfig
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.record import add_details, pack_labels
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
 from abound_core.methods import fitted, registry
+from abound_core.methods.embeddings.ridge import Ridge
 from abound_core.methods.training.gather import MatrixBuilder, gather
 from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import SECRET, made
@@ -75,3 +78,16 @@ def test_the_baseline_learns_dense_vectors_too() -> None:
     ]
     assert found[0] == pytest.approx(0.2, abs=0.1)
     assert found[1] == 1.0
+
+
+def test_least_squares_are_the_same_on_any_number_of_threads() -> None:
+    """BLAS adds up in another order where it has more threads, so it has one."""
+    rng = np.random.default_rng(0)
+    X = sparse.csr_matrix(sparse.random(1200, 900, 0.02, random_state=rng, dtype=np.float32))
+    targets = rng.standard_normal((1200, 20))
+    found = []
+    for threads in (1, 2, 4):
+        with parallel(None, threads):
+            found.append(Ridge(X, 1.0).fit(targets, no_progress))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])

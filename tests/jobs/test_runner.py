@@ -66,7 +66,7 @@ def test_a_job_that_fails_says_why_and_is_not_begun_again(place: Office, how: st
     assert place.files() == []
 
 
-@pytest.mark.parametrize("how", ["memory", "memory in a thread", "threads"])
+@pytest.mark.parametrize("how", ["memory", "memory in a thread"])
 def test_a_job_that_reaches_its_limit_of_memory_says_what_to_set(place: Office, how: str) -> None:
     job = place.ended(place.submit("ending", how=how))
     assert job["error"].startswith("out of memory: the job may allocate 512.0 MiB: set ABOUND_JOBS_MEMORY_BYTES")

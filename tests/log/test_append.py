@@ -13,7 +13,7 @@ from abound.log.stream import LogParams
 from abound.replica.replica import Replica, ReplicaParams
 from abound.store.client import Store, store_errors, sync_client
 from abound_core.config import ModelConfig
-from abound_core.errors import OutcomeUnknown, Overloaded, StoreRefused, StoreUnavailable, TooLarge
+from abound_core.errors import Overloaded, StoreRefused, StoreUnavailable, TooLarge
 from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
 from tests.support.fixtures import StartReplica, StartServer
@@ -78,23 +78,6 @@ async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, st
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
 
 
-async def test_waiting_for_the_log_does_not_wait_for_applying(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    model = replica.model("default")
-    async with model.paused():  # nothing can be applied
-        learned = await learn(replica, draft('{"a": 1}', "x"), wait="log")
-        unkeyed = learn(replica, draft('{"a": 1}', "y"), timeout=3.0)
-        keyed = learn(replica, draft('{"a": 1}', "z", key="k", body=b"h"), timeout=3.0)
-        late, unknown = await asyncio.gather(unkeyed, keyed, return_exceptions=True)
-    assert learned == LearnOutcome(learned.offset, 1, None, None, False, "log")
-    assert isinstance(late, LearnOutcome)
-    assert late == LearnOutcome(late.offset, 1, None, None, False, "log")
-    assert isinstance(unknown, OutcomeUnknown)
-    assert "not applied in time" in str(unknown)
-    await replica.wait_for("default", late.offset, 60)
-    assert model.live.n_learned >= 2
-
-
 # what waits, a group and the log are bounded
 
 
@@ -111,16 +94,6 @@ async def test_what_waits_is_bounded(own_server: Server, start_replica: StartRep
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(isinstance(one, LearnOutcome) for one in done) == 5
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-
-
-async def test_a_full_log_refuses_and_says_what_to_do(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=3000)))
-    outcomes = [(await asyncio.gather(learn(replica, one), return_exceptions=True))[0] for one in drafts(100)]
-    assert isinstance(outcomes[0], LearnOutcome)
-    with pytest.raises(Overloaded, match="ABOUND_LOG_MAX_LOG_BYTES"):
-        await learn(replica, batch(30))
-    assert 1000 < replica.model("default").log_bytes <= 3500
-    await replica.configure("default", {"d_max": 7})
 
 
 async def test_groups_are_bounded(server: Server, start_replica: StartReplica) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from abound.history.verify import verify
 from abound.jobs.replace import RestoreParams, refit, restore
-from abound.log import stream
 from abound.log.catalog import DEFAULT_MODEL, read_catalog
-from abound.log.events import LearnEvent
 from abound.replace.copying import Copy, Past
 from abound.replace.refit import RefitParams
 from abound.replace.replace import Replacement, replace_model
 from abound.versions.activation import activate, read_active
 from abound_core.errors import Cancelled, InvalidInstance, UnknownOffset
-from abound_core.model.entry_application import Unit
 from tests.support.lab import Context, Lab, digest_at, events, model_of, replace_by
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
@@ -45,21 +41,6 @@ async def test_a_replacement_that_fails_opens_the_log_again(lab: Lab, monkeypatc
             await replace_by(lab, model_of(3, 5))
     await one.learn(DEFAULT_MODEL, drafts(2, 9))
     assert one.model(DEFAULT_MODEL).live.n_learned == 7
-
-
-async def test_offsets_keep_their_order_and_keys_their_answers(lab: Lab) -> None:
-    one = await lab.replica()
-    keyed_draft = msgspec.structs.replace(drafts(1, 1)[0], key="k", body=b"body")
-    await one.learn(DEFAULT_MODEL, [keyed_draft])
-    (before,) = await one.learn(DEFAULT_MODEL, drafts(1, 2))
-    await replace_model(await lab.context(), same_again, "again")
-    (again,) = await one.learn(DEFAULT_MODEL, [keyed_draft])
-    (after,) = await one.learn(DEFAULT_MODEL, drafts(1, 3))
-    assert again.offset < before.offset < after.offset
-    await one.wait_for(DEFAULT_MODEL, before.offset, 1)
-    assert one.model(DEFAULT_MODEL).live.n_learned == 3
-    trim = await stream.trim_of(lab.store, one.model(DEFAULT_MODEL).keys.log)
-    assert not trim.is_past(one.model(DEFAULT_MODEL).offset)
 
 
 async def test_a_large_model_is_not_kept_for_an_undo(lab: Lab) -> None:
@@ -98,17 +79,6 @@ async def test_a_job_that_was_done_is_not_done_again(lab: Lab) -> None:
 
 
 # restore
-
-
-async def test_restore_into_the_middle_of_an_entry(lab: Lab) -> None:
-    one = await lab.replica()
-    records = [draft.records for draft in drafts(6)]
-    units = [Unit(1), Unit(2), Unit(1, batch=2), Unit(1), Unit(1)]
-    (at,) = await lab.teach(LearnEvent(b"".join(records), 6, units))
-    for position, n in ((5, 6), (3, 5), (1, 3), (0, 1)):  # what a restore discards is gone
-        await lab.run(restore, RestoreParams(to=str(at._replace(position=position)), reason="r"), job=f"j{position}")
-        await digest_at(one, await lab.end())
-        assert one.model(DEFAULT_MODEL).live.n_learned == n
 
 
 async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> None:

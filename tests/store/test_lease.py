@@ -8,7 +8,7 @@ import pytest
 
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from abound.store.lease import ACTIVATION, Lease, LeaseLost, acquire, read_payloads
+from abound.store.lease import Lease, LeaseLost, acquire
 from abound_core.errors import Conflict, StoreUnavailable
 from abound_core.types import Offset
 
@@ -96,22 +96,6 @@ async def test_a_command_that_fails_says_so(store: Store) -> None:
     async with acquire(store, KEYS) as lease:
         with pytest.raises(StoreUnavailable, match="refused"):
             await lease.swap([("LPUSH", KEYS.key("fence"), "x")])
-
-
-async def test_a_payload_is_there_for_as_long_as_its_lease(store: Store) -> None:
-    async def read() -> list[list[int] | None]:
-        return await read_payloads(store, [KEYS, ModelKeys("other", "1-0")], ACTIVATION, list[int])
-
-    assert await read() == [None, None]
-    async with acquire(store, KEYS, SECONDS, ACTIVATION) as lease, acquire(store, KEYS):
-        assert await read() == [None, None]
-        await lease.renew(b"[1,2]")
-        await renewed(store, "activation-lease")
-        assert await read() == [[1, 2], None]
-        await lease.renew(b"written by another release")
-        assert await read() == [None, None]
-        await lease.renew(b"[3]")
-    assert await read() == [None, None]
 
 
 async def test_an_entry_is_appended_once_and_by_the_holder_only(store: Store) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,9 +98,6 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
         hold_all_memory()
     if params.how == "memory in a thread":
         await asyncio.to_thread(hold_all_memory)
-    if params.how == "threads":
-        for _ in range(100_000):
-            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     if params.how == "death" or (params.how == "death once" and context.job.attempt == 1):
         os.kill(os.getpid(), signal.SIGKILL)
     return {"attempt": context.job.attempt}

@@ -56,17 +56,8 @@ async def machines(store: Store, tmp_path: Path) -> AsyncIterator[Machines]:
 
 async def forgotten(replica: Replica, artifacts: ArtifactStore, seconds: float = 60.0) -> None:
     """What a job does once it has replaced a model to forget something."""
-    origin = replica.model(DEFAULT_MODEL).origin
-    await delete_others(
-        ReplaceContext(
-            store=replica.store,
-            artifacts=artifacts,
-            name=DEFAULT_MODEL,
-            origin=origin,
-            record="job",
-            prepare_seconds=seconds,
-        )
-    )
+    given = {"name": DEFAULT_MODEL, "origin": replica.model(DEFAULT_MODEL).origin, "record": "job"}
+    await delete_others(ReplaceContext(store=replica.store, artifacts=artifacts, prepare_seconds=seconds, **given))
 
 
 async def test_copies_of_what_is_forgotten_go_from_every_machine(

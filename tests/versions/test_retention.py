@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -174,15 +173,6 @@ async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Art
     await artifacts.clear(versions.folder(KEYS, begun.id))
     with pytest.raises(VersionDeleted, match="was deleted before its job ended"):
         await activation.publish(store, artifacts, KEYS, begun.id)
-
-
-async def test_a_listing_that_lacks_a_version_loses_no_version(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = await write(artifacts, fit("frequency"))
-    monkeypatch.setattr(versions, "ids", AsyncMock(return_value=[]))
-    assert await collect(store, artifacts) == 0
-    assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -14,7 +14,7 @@ from abound.settings import Settings
 from abound.versions.promotion import challengers, runner, standings
 from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.promotion.standings import Standings
-from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
+from tests.support.contest_streams import GATE, familiar, n_scored, teach, wise
 from tests.support.lab import Lab
 from tests.support.small_versions import write
 
@@ -78,23 +78,6 @@ async def test_follows_a_model_while_it_has_challengers(lab: Lab) -> None:
         assert n_scored(found, version) == 20
         assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
         await until(lab, lambda found: found is None)
-
-
-async def test_one_at_a_time_and_the_next_goes_on_from_what_was_written(lab: Lab) -> None:
-    replica = await lab.replica()
-    version = await entered(lab)
-    await teach(replica, changed(10))
-    async with running(lab), running(lab):
-        await until(lab, bool)
-        await teach(replica, changed(20))
-    found = await kept(lab)
-    assert found is not None
-    first = n_scored(found, version)
-    assert first <= 20
-    await teach(replica, changed(10))
-    async with running(lab):
-        again = await until_kept(lab, replica)
-    assert n_scored(again, version) == n_scored(again) == 30
 
 
 async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
