@@ -193,25 +193,6 @@ async def _beats(jobs: JobRepository, job: Job) -> bool:
         return False
 
 
-async def test_ended_jobs_are_forgotten_the_oldest_first_or_after_a_while(settings: Settings, store: Store) -> None:
-    jobs = JobRepository(store, JobParams(keep=3, keep_seconds=60.0))
-    ended: list[str] = []
-    for state in ("succeeded", "failed", "cancelled", "succeeded"):
-        job = await running(jobs)
-        await jobs.end(job, state)  # type: ignore[arg-type]
-        ended.append(job.id)
-    await store.client.hset(f"abound:jobs:job:{ended[1]}", "ended", "1.0")
-    going = await running(jobs)
-    async with keeping(settings, jobs), asyncio.timeout(60):
-        while len(await jobs.all()) > 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    assert [job.id for job in await jobs.all()] == [going.id, ended[3], ended[2]]
-    with pytest.raises(UnknownJob):
-        await jobs.get(ended[0])
-    assert sum((await jobs.counts()).values()) == 3
-    assert sum(total.n for total in await jobs.totals()) == 4  # what there ever was stays counted
-
-
 async def test_a_silent_job_that_was_to_stop_is_cancelled_and_one_at_work_left_alone(
     settings: Settings, store: Store
 ) -> None:
@@ -224,3 +205,33 @@ async def test_a_silent_job_that_was_to_stop_is_cancelled_and_one_at_work_left_a
             await asyncio.sleep(0.1)
     assert (await jobs.get(silent.id)).error == "not wanted"
     assert (await jobs.get(working.id)).holder == "dead:1"
+
+
+async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, store: Store) -> None:
+    jobs = JobRepository(store, JobParams(keep=2))
+    ended = []
+    for state in ("succeeded", "failed", "cancelled", "succeeded"):
+        job = await running(jobs)
+        await jobs.end(job, state)  # type: ignore[arg-type]
+        ended.append(job.id)
+    going = await running(jobs)
+    async with keeping(settings, jobs), asyncio.timeout(60):
+        while len(await jobs.all()) > 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [job.id for job in await jobs.all()] == [going.id, ended[3], ended[2]]
+    with pytest.raises(UnknownJob):
+        await jobs.get(ended[0])
+    assert sum((await jobs.counts()).values()) == 3
+    assert sum(total.n for total in await jobs.totals()) == 4  # what there ever was stays counted
+
+
+async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store: Store) -> None:
+    jobs = JobRepository(store, JobParams(keep_seconds=60.0))
+    old, new = await running(jobs), await running(jobs)
+    for job in (old, new):
+        await jobs.end(job, "failed", error="no")
+    await store.client.hset(f"abound:jobs:job:{old.id}", "ended", "1.0")
+    async with keeping(settings, jobs), asyncio.timeout(60):
+        while len(await jobs.all()) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [job.id for job in await jobs.all()] == [new.id]
