@@ -54,19 +54,6 @@ def test_measures_by_hand():
     )
 
 
-@pytest.mark.parametrize("true", [[], [[]], [[0]]], ids=["nothing", "unlabelled", "not found"])
-def test_nothing_found(true):
-    found = evaluate(rankings([([1], [1.0])] * len(true)), LabelSets.of(true), np.ones(2))
-    assert found.pop("HR") is None
-    assert set(found.values()) == {0.0}
-
-
-def test_equal_scores_are_ordered_by_label_id():
-    tied = rankings([([7, 2, 5], [0.5, 0.5, 0.75])])
-    assert tied.ids.tolist() == [5, 2, 7]
-    assert tied.scores.tolist() == [0.75, 0.5, 0.5]
-
-
 def test_propensity_by_hand():
     # 20 training instances: C = (ln 20 - 1) 2.5^0.55 = 1.9957323 * 1.6552630 = 3.3034618
     # N = 1: 1/p = 1 + C 2.5^-0.55 = 1 + ln 20 - 1 = ln 20, by construction

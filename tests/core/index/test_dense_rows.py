@@ -12,7 +12,6 @@ from abound_core.config import ModelConfig
 from abound_core.index.index import Index
 from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
-from abound_core.instances.record import pack_labels
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from tests.core.index.test_sls import fed_back, oracle_learns, postings_of, stream
@@ -149,7 +148,6 @@ def test_an_index_that_has_outgrown_rows_stays_in_lists_and_gives_their_memory_b
     assert all(list(own) == list(expected) for own, expected in postings_of(index, oracle))
     index.make_room_for(ids, last)
     assert index.n_bytes < held + 8 * 64 * 60
-    assert index._rows.n_bytes == 0
     for event in dense(stream(9, 300, labels=6)):
         both_learn(index, oracle, *event)
     assert not index.in_rows
@@ -160,15 +158,6 @@ def grown(n=300, labels=6, seed=10, **more):
     for event in dense(stream(seed, n, labels=labels)):
         index.learn(*event)
     return index
-
-
-def test_an_index_of_few_features_and_very_many_classes_has_lists():
-    index = Index(params())
-    for n in range(0, 4098, 2):
-        assert index.in_rows == (n // 2 >= 8)
-        index.learn(np.array([n % 3], np.int32), np.ones(1, np.float32), np.array([n, n + 1], np.int32))
-    assert not index.in_rows
-    assert (index.n_features, index.n_classes) == (3, 4098)
 
 
 def test_a_ranking_knows_k_and_the_mask_and_skips_unknown_features():
@@ -199,14 +188,3 @@ def test_a_later_pass_learns_in_the_same_form():
         model.learn_again(ids, values, np.zeros(1, np.int32))
     assert model.index.in_rows
     assert model.digest() != before
-
-
-def test_a_class_of_one_example_does_not_come_before_one_of_all():
-    """Where an instance says nothing of the new one."""
-    model = LiveModel(ModelConfig(update="sls"), (1, 2))
-    for n in range(9):
-        vector = model.vectorizer.vectorize(None, f"wheat prices w{n}")
-        model.begin(vector + pack_labels(["grain", f"l{n}"], model.limits), 1, [Unit(1)]).finish()
-    assert model.index.in_rows
-    best = model.rank(model.vectorizer.vectorize(None, "wheat"), 1)
-    assert model.label(int(best.class_ids[0])) == "grain"

@@ -121,23 +121,6 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(
-    params=PARAMS,
-    seed=st.integers(0, 2**32 - 1),
-    shape=st.tuples(st.sampled_from([1, 3, 20, 200]), st.sampled_from([1, 2, 10, 300]), st.sampled_from([1, 2, 6])),
-    kind=st.sampled_from(["boolean", "equal", "normalised", "wide"]),
-)
-@example(
-    params=IndexParams(w_min=0.0, d_max=25, margin=7.0, leak=False, rating=True, memory=50.0),
-    seed=1,
-    shape=(3, 300, 6),
-    kind="wide",
-)
-def test_random_streams(params, seed, shape, kind):
-    compare(params, list(drawn_stream(seed, shape, kind, 150)))
-
-
 def with_feedback(instance: Instance, rng: np.random.Generator, n_classes: int, implicit: float) -> Instance:
     """The instance with some of its classes and some others rejected or ignored, and a weight."""
     true = instance.class_ids[rng.random(len(instance.class_ids)) < 0.6]
@@ -149,18 +132,28 @@ def with_feedback(instance: Instance, rng: np.random.Generator, n_classes: int, 
     return instance._replace(class_ids=class_ids, feedback=Feedback(len(true), n_rejected, weight))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(
     params=PARAMS,
-    implicit=st.sampled_from([0.0, 0.3, 1.0]),
+    implicit=st.sampled_from([None, None, 0.0, 0.3, 1.0]),
     seed=st.integers(0, 2**32 - 1),
     shape=st.tuples(st.sampled_from([1, 3, 20, 200]), st.sampled_from([1, 2, 10, 300]), st.sampled_from([1, 2, 6])),
     kind=st.sampled_from(["boolean", "equal", "normalised", "wide"]),
 )
-def test_random_streams_with_feedback(params, implicit, seed, shape, kind):
-    rng = np.random.default_rng(seed)
-    stream = [with_feedback(instance, rng, shape[1], implicit) for instance in drawn_stream(seed, shape, kind, 150)]
-    compare(replace(params, implicit=implicit), stream)
+@example(
+    params=IndexParams(w_min=0.0, d_max=25, margin=7.0, leak=False, rating=True, memory=50.0),
+    implicit=None,
+    seed=1,
+    shape=(3, 300, 6),
+    kind="wide",
+)
+def test_random_streams(params, implicit, seed, shape, kind):
+    """``implicit`` None: without feedback."""
+    rng, stream = np.random.default_rng(seed), list(drawn_stream(seed, shape, kind, 150))
+    if implicit is not None:
+        params = replace(params, implicit=implicit)
+        stream = [with_feedback(instance, rng, shape[1], implicit) for instance in stream]
+    compare(params, stream)
 
 
 @pytest.mark.parametrize("kind", ["boolean", "equal", "normalised", "wide"])

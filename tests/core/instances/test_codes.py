@@ -190,14 +190,6 @@ def test_kernel_and_plain_python_give_the_same_bytes(boolean, features, text, mo
     assert vectorizer.vectorize(features, text, bytes([7, 1])) == fast
 
 
-def test_a_vector_whose_value_is_zero_beside_its_features_is_left_out():
-    vectorizer = LiveModel(ModelConfig(numbers="raw"), (1, 2)).vectorizer
-    for number in ("1e99", "1e300"):
-        features = b'{"a": %b}' % number.encode()
-        assert vectorizer.vectorize(features, None, b"\1") == vectorizer.vectorize(features, None)
-    assert dense_of(vectorizer.vectorize(b'{"a": 1e-300}', None, b"\1")).tolist() == [1]
-
-
 @pytest.mark.parametrize("use_kernel", [True, False])
 def test_no_name_or_term_begins_like_a_code(use_kernel, monkeypatch):
     monkeypatch.setattr("abound_core.instances.vectorizer.use_kernel", use_kernel)

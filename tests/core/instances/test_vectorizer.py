@@ -175,26 +175,6 @@ def test_numbers_never_outweigh_everything_else(unit, features, text, dense):
     )
 
 
-@settings(max_examples=examples(300))
-@given(
-    st.dictionaries(
-        st.sampled_from("abcdefg"), st.one_of(st.floats(-5, 1), st.sampled_from(["x", "y", True, False, ["u", "v"]]))
-    ),
-    st.sampled_from([None, "a b c", "a a x", {"title": "a", "body": "b"}]),
-    st.sampled_from([None, b"\x01\x02"]),
-)
-def test_without_a_number_above_1_vectors_are_as_without_scaling(features, text, dense):
-    one, other = (
-        vectorizer(numbers=way).vectorize(json.dumps(features).encode(), text, dense) for way in ("raw", "scaled")
-    )
-    assert one == other
-
-
-def test_a_magnitude_whose_key_is_too_long_is_left_out():
-    found = vectorizer(SMALL).vectorize(b'{"%s": 100, "%s": 100}' % (b"a" * 10, b"b" * 11), None)
-    assert list(taken_apart(found)) == ["a" * 10, "a" * 10 + "@6", "b" * 11]
-
-
 def test_boolean_models_have_ones():
     vector = vectorizer(boolean=True).vectorize(b'{"a": 1e-300, "b": 4e9, "c": 0, "d": "x"}', "a word word")
     assert taken_apart(vector) == {"a": 1.0, "word": 1.0, "b": 1.0, "d=x": 1.0}

@@ -65,20 +65,3 @@ def test_a_log_gives_the_model_that_it_always_gave(name):
 
 def test_every_golden_log_has_a_digest():
     assert {path.stem for path in path_of("fsu").parent.glob("*.bin")} == DIGESTS.keys()
-
-
-def test_the_logs_use_what_they_are_named_after():
-    models = {name: replayed(name) for name in DIGESTS}
-    assert models["rows"].index.in_rows
-    assert not models["sls"].index.in_rows
-    assert len(models["max_features"].features) == 30
-    assert models["rerank"].dimension == models["vectors"].dimension == 12
-    assert models["rerank"].reranker.figures()["n"] > 50
-    assert models["default_rerank"].reranker.figures()["n"] > 50
-    assert not models["vectors"].reranker.on
-    assert models["calibrate"].calibration.on
-    assert models["configure"].calibration.on
-    assert models["configure"].config.d_max == 40
-    assert len(models["keys"].receipts) > 12
-    assert len(models["names"].details) == 6
-    assert len({model.digest() for model in models.values()}) == len(models)

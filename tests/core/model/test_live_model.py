@@ -102,29 +102,17 @@ class Clock:
             return
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(instances, st.integers(3, 20), st.integers(1, 7))
-def test_evicts_as_the_plain_clock_does(stream, most, slices):
-    clock = Clock(most)
-    model = LiveModel(ModelConfig(max_features=most), (1, 2))
-    for keys, labels in stream:
-        clock.see(keys)
-        learn(model, [(keys, labels)], slices)
-        assert live_features(model) == {key for key in clock.keys if key is not None}
-        assert len(model.features) <= most
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(instances, instances, st.integers(8, 20), st.integers(1, 7))
-def test_a_lowered_bound_is_met(before, after, high, low):
-    clock = Clock(high)
-    model = LiveModel(ModelConfig(max_features=high), (1, 2))
-    for bound, stream in ((high, before), (low, after)):
+@settings(max_examples=examples(200), deadline=None)
+@given(instances, instances, st.integers(3, 20), st.integers(3, 20), st.integers(1, 7))
+def test_evicts_as_the_plain_clock_does(before, after, first, second, slices):
+    """Also once the bound was changed."""
+    clock, model = Clock(first), LiveModel(ModelConfig(), (1, 2))
+    for bound, stream in ((first, before), (second, after)):
         model.configure({"max_features": bound})
         clock.most = bound
         for keys, labels in stream:
             clock.see(keys)
-            learn(model, [(keys, labels)])
+            learn(model, [(keys, labels)], slices)
             assert live_features(model) == {key for key in clock.keys if key is not None}
             assert len(model.features) <= bound
 
