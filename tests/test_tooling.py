@@ -33,24 +33,6 @@ def test_help_tells_of_every_target_and_of_no_other() -> None:
         assert f"{variable}=" in told
 
 
-def test_the_quick_checks_are_a_part_of_all_checks() -> None:
-    quick, everything = recipe("check"), recipe("test")
-    assert quick[:2] == everything[:2]
-    assert quick[2] == "$(BIN)/mypy"
-    assert everything[2].startswith(f"@{quick[2]} & ")
-    assert quick[3].startswith("$(BIN)/pytest")
-    for file in re.findall(r"\S+\.py", quick[3]):
-        assert (ROOT / file).is_file()
-
-
-def test_the_files_of_the_quick_tests_are_there() -> None:
-    named = re.search(r"^QUICK :=((?: .*\\\n)?(?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    assert named
-    files = re.findall(r"\S+\.py", named[1])
-    assert len(files) > 10
-    assert [file for file in files if not (ROOT / file).is_file()] == []
-
-
 def test_every_lower_bound_is_what_the_lowest_versions_are_made_of() -> None:
     named = re.search(r"^LOWEST := (.*)$", MAKEFILE, re.MULTILINE)
     assert named

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -162,59 +161,35 @@ async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(
     assert await schedule.why_due(store, keys, made, large) is None
 
 
-async def test_two_workers_make_one_snapshot(server: Server, start_replica: StartReplica, work: Work) -> None:
-    replica = await start_replica(server)
-    for name in ("one", "two"):
-        await replica.models.create(name, replica.model("default").live.config)
-    await asyncio.gather(*(replica.learn(name, drafts(300)) for name in replica.models.names()))
-    for _ in range(3):
-        work.start(SnapshotParams(every_bytes=100, every_seconds=1e9, keep=5))
-    for name in replica.models.names():
-        assert len(await newest(replica, 1, name)) == 1
-    await asyncio.sleep(1.5)
-    for name in replica.models.names():
-        assert len(await replica.snapshots(name)) == 1
-
-
 async def test_a_lease_that_another_worker_holds_is_respected(
     server: Server, start_replica: StartReplica, work: Work
 ) -> None:
     replica = await start_replica(server)
+    await replica.models.create("free", replica.model("default").live.config)
     await replica.learn("default", drafts(10))
     lease = replica.model("default").keys.key("lease")
-    await replica.store.client.set(lease, "another worker", px=14_000)
+    await replica.store.client.set(lease, "another worker")
     work.start(SnapshotParams(every_bytes=100))
-    await asyncio.sleep(1.0)
+    for n in (1, 2):  # the worker has looked at both models when it has looked at one twice
+        await replica.learn("free", drafts(10, n))
+        await newest(replica, n, "free")
     assert await replica.snapshots("default") == []
-    await replica.store.client.pexpire(lease, 1)
+    await replica.store.client.unlink(lease)
     await newest(replica, 1)
 
     async def is_free() -> bool:
         return await replica.store.client.get(lease) is None
 
-    await eventually(is_free)  # let go of after the snapshot is there
-
-
-async def test_a_log_that_cannot_be_applied_leaves_the_other_models_their_worker(
-    server: Server, start_replica: StartReplica, work: Work
-) -> None:
-    replica = await start_replica(server)
-    await replica.models.create("good", replica.model("default").live.config)
-    for name in replica.models.names():
-        await replica.learn(name, drafts(10))
-    await replica.store.client.xadd(replica.model("default").keys.log, {"e": b"x", "c": b"y"})
-    work.start(SnapshotParams(every_bytes=100))
-    await newest(replica, 1, "good")
-    assert await replica.snapshots("default") == []
+    await eventually(is_free)
 
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), UnknownOffset("history begins later", START), StoreUnavailable("no answer in time")],
-    ids=["MemoryError", "UnknownOffset", "StoreUnavailable"],
+    [None, MemoryError(), UnknownOffset("history begins later", START), StoreUnavailable("no answer in time")],
+    ids=["damaged log", "MemoryError", "UnknownOffset", "StoreUnavailable"],
 )
 async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_worker(
-    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch, error: Exception
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     replica = await start_replica(server)
     await replica.models.create("good", replica.model("default").live.config)
@@ -222,14 +197,19 @@ async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_work
         await replica.learn(name, drafts(10))
 
     async def compact_small(store: Store, living: CatalogModel, *given: Any, **named: Any) -> StateManifest:
-        if living.keys.name == "default":
+        if error is not None and living.keys.name == "default":
             raise error
         return await compact(store, living, *given, **named)
 
+    if error is None:
+        await replica.store.client.xadd(replica.model("default").keys.log, {"e": b"x", "c": b"y"})
     monkeypatch.setattr(service_worker, "compact", compact_small)
     work.start(SnapshotParams(every_bytes=100))
     await newest(replica, 1, "good")
-    assert await trouble(replica) == f"no snapshot can be made: {str(error) or 'MemoryError()'}"
+    said = await trouble(replica)
+    assert said.startswith("no snapshot can be made: ")
+    assert error is None or said.endswith(str(error) or "MemoryError()")
+    assert await replica.snapshots("default") == []
 
 
 async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the_others_their_worker(
@@ -288,19 +268,6 @@ async def test_a_full_store_is_trimmed_and_read(
 
     await eventually(n_trimmed)
     await work.stop()
-
-
-async def test_a_log_that_cannot_be_read_in_time_ends_no_sweep(
-    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    replica = await start_replica(server)
-    worker = Worker(replica.store, NEVER, artifacts=ArtifactStore(str(tmp_path)))
-    monkeypatch.setattr(service_worker, "archive", AsyncMock(side_effect=StoreUnavailable("no answer in time")))
-    collect = AsyncMock(return_value=3)
-    monkeypatch.setattr(worker._collector, "collect", collect)
-    assert await worker.sweep(await read_catalog(replica.store)) == 3
-    status = worker_status.parse(await replica.store.client.hgetall(replica.model("default").keys.key("worker-status")))
-    assert status.trouble == f"{service_worker.NO_HISTORY}: no answer in time"
 
 
 async def test_what_nothing_points_to_is_swept(server: Server, start_replica: StartReplica, work: Work) -> None:

@@ -7,8 +7,6 @@ from benchmarks.reproduction.proportions import (
     deviation,
     distances,
     estimated_weights,
-    peaked_distribution,
-    stick_breaking_distribution,
 )
 
 
@@ -21,13 +19,6 @@ def test_a_class_below_the_least_weight_is_dropped_and_its_weight_leaks():
     """0 nine times, then 1 once with w_min 0.2: the weight of 1, a tenth, is dropped, and the total is still 10."""
     stream = np.array([0] * 9 + [1], np.int32)
     assert estimated_weights(stream, 2, 0.2).tolist() == pytest.approx([0.9, 0.0])
-
-
-def test_distributions():
-    assert peaked_distribution(0.4, 4).tolist() == pytest.approx([0.4, 0.2, 0.2, 0.2])
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        assert stick_breaking_distribution(rng).sum() == pytest.approx(1.0)
 
 
 def test_a_tenth_as_least_weight_is_worse_than_a_hundredth():

@@ -88,20 +88,6 @@ def test_quick_on_tiny_data(run, data, tmp_path):
     assert (out / "reproduction.md").read_text() == text
 
 
-def test_wrong_use(run, data, tmp_path):
-    assert run("--only", "nonsense", "--out", tmp_path)[0] == 2
-    for wrong in (tmp_path / "nowhere", data / "bibtex" / "train.txt"):
-        code, said = run("--quick", "--data", wrong, "--out", tmp_path)
-        assert code == 2
-        assert "no such folder" in said
-        assert wrong.name in said
-    (tmp_path / "reproduction").mkdir()
-    (tmp_path / "reproduction/figures.json").write_text("{")
-    code, said = run("--quick", "--out", tmp_path)
-    assert code == 1
-    assert "figures.json cannot be read" in said
-
-
 def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path):
     one, other = Experiment(data="bibtex", method="swnn"), Experiment(data="bibtex", method="ogeec", seeds=(0, 1))
     rows = (

@@ -247,14 +247,6 @@ def test_what_may_have_been_done_is_not_sent_again(
         assert statuses(url, path, 1, {"Idempotency-Key": "one"}) == {200: ASKED}
 
 
-def test_what_the_balancer_cannot_hold_whole_goes_through_as_it_comes(
-    url: str, replicas: tuple[Replica, Replica]
-) -> None:
-    _, bad = replicas
-    bad.how = "is full"
-    assert statuses(url, "/classify", 100_000).keys() == {200, 503}
-
-
 def together(url: str, path: str) -> Counter[int]:
     """How requests end that are sent at the same time, each on a connection of its own."""
     with ThreadPoolExecutor(ASKED) as pool:

@@ -21,26 +21,6 @@ from tests.support.served import NDJSON, Served, lines, served
 METHODS = ("get", "put", "post", "delete")
 COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.json"
 
-PROMISED = {
-    "POST /classify", "POST /models/{model}/classify", "POST /learn", "POST /models/{model}/learn",
-    "GET /models", "GET /models/{model}", "PUT /models/{model}", "DELETE /models/{model}",
-    "GET /models/{model}/stats", "GET /models/{model}/labels", "PUT /models/{model}/labels",
-    "GET /models/{model}/labels/{label}",
-    "GET /models/{model}/label", "GET /models/{model}/uncertain",
-    "GET /models/{model}/snapshots", "POST /models/{model}/snapshots",
-    "GET /models/{model}/challengers", "POST /models/{model}/challengers",
-    "DELETE /models/{model}/challengers/{version}",
-    "GET /models/{model}/export", "PUT /models/{model}/import", "POST /models/{model}/activate",
-    "GET /models/{model}/versions", "POST /models/{model}/versions", "GET /models/{model}/comparison",
-    "GET /models/{model}/versions/{version}", "DELETE /models/{model}/versions/{version}",
-    "GET /models/{model}/versions/{version}/export",
-    "GET /keys", "POST /keys", "POST /keys/{key_id}/rotate", "DELETE /keys/{key_id}", "GET /audit",
-    "GET /methods", "POST /jobs", "GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}", "GET /jobs/{id}/events",
-    "GET /datasets", "GET /datasets/{dataset}", "GET /datasets/{dataset}/rows",
-    "PUT /datasets/{dataset}", "DELETE /datasets/{dataset}",
-    "GET /livez", "GET /readyz", "GET /metrics",
-}  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def document(service: Served) -> dict[str, Any]:
@@ -74,26 +54,20 @@ def ordered(schema: Any) -> Any:
     return found
 
 
-def test_what_is_promised_is_documented(document: dict[str, Any]) -> None:
-    found = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
-    assert found == PROMISED
-    assert document["openapi"].startswith("3.1")
-
-
 def test_what_is_documented_is_served(service: Served, document: dict[str, Any]) -> None:
     for path, item in document["paths"].items():
-        allow = (
-            service.http.options(path.replace("{model}", "default").replace("{key_id}", "0" * 12))
-            .headers["allow"]
-            .split(", ")
-        )
-        assert {method.upper() for method in item} == set(allow) - {"OPTIONS", "HEAD"}, path
+        asked = service.http.options(path.replace("{model}", "default").replace("{key_id}", "0" * 12))
+        allowed = set(asked.headers["allow"].split(", ")) - {"OPTIONS", "HEAD"}
+        assert {method.upper() for method in item} == allowed, path
 
 
 def test_operations_are_named_once_and_described(document: dict[str, Any]) -> None:
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert all(operation["summary"] and operation["tags"] for operation in operations)
+    groups = [group["name"] for group in document["tags"]]
+    assert set(groups) == {tag for operation in operations for tag in operation["tags"]}
+    assert groups[0] == "learner", "the most used is first"
 
 
 def test_fields_of_the_hot_requests_are_those_that_are_decoded(document: dict[str, Any]) -> None:
@@ -192,12 +166,7 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "too many labels": ("/learn", {"text": "a", "labels": [str(i) for i in range(101)]}),
     "a long label": ("/learn", {"text": "a", "labels": ["x" * 513]}),
     "no label and none rejected": ("/learn", {"text": "a", "labels": [], "rejected": []}),
-    "no ignored label either": ("/learn", {"text": "a", "labels": None, "ignored": []}),
     "an empty rejected label": ("/learn", {"text": "a", "rejected": [""]}),
-    "too many rejected labels": ("/learn", {"text": "a", "rejected": [str(i) for i in range(101)]}),
-    "a long rejected label": ("/learn", {"text": "a", "rejected": ["x" * 513]}),
-    "an empty ignored label": ("/learn", {"text": "a", "labels": ["x"], "ignored": [""]}),
-    "too many ignored labels": ("/learn", {"text": "a", "labels": ["x"], "ignored": [str(i) for i in range(101)]}),
     "a long ignored label of a batch": (
         "/learn",
         {"instances": [{"text": "a", "labels": ["x"], "ignored": ["x" * 513]}]},
@@ -205,21 +174,14 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "an empty feature name": ("/learn", {"features": {"": 1}, "labels": ["x"]}),
     "a long feature name": ("/classify", {"features": {"x" * 513: 1}}),
     "a feature name with a zero byte first": ("/classify", {"features": {"\0x": 1}}),
-    "a feature name of a batch": ("/classify", {"instances": [{"features": {"": 1}}]}),
-    "a long string of a feature": ("/classify", {"features": {"a": "x" * 511}}),
     "a long string in a list": ("/classify", {"features": {"a": ["x" * 511]}}),
     "an instance and a prediction": ("/learn", {"text": "a", "prediction": "p", "labels": ["x"]}),
     "labels of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "labels": ["x"]}),
     "no labels in a batch": ("/learn", {"instances": [{"text": "a"}]}),
-    "rejected labels of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "rejected": ["x"]}),
-    "ignored labels of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "ignored": []}),
     "a weight of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "weight": 1}),
     "an instance and a batch": ("/classify", {"text": "a", "instances": [{"text": "a"}]}),
     "a model of a key": ("/keys", {"scopes": ["admin"], "models": ["a b"]}),
-    "a description of a key": ("/keys", {"scopes": ["admin"], "description": "a\nb"}),
     "a rate": ("/keys", {"scopes": ["admin"], "rate": "often"}),
-    "a source rate": ("/keys", {"scopes": ["admin"], "source_rate": "often"}),
-    "k too small": ("/classify", {"text": "a", "k": 0}),
     "k too large": ("/classify", {"text": "a", "k": 1001}),
     "null features without a text": ("/classify", {"features": None}),
     "no instance": ("/classify", {}),
@@ -227,8 +189,6 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "data of a job": ("/jobs", {"method": "swnn", "data": "a b"}),
     "a horizon with sls": ("/models/{model}", {"update": "sls", "memory": 5}),
     "rows with fsu": ("/models/{model}", {"update": "fsu", "rows": True}),
-    "rerank with fsu": ("/models/{model}", {"update": "fsu", "rerank": True}),
-    "an encoder with fsu": ("/models/{model}", {"update": "fsu", "analyzer": {"embed": "wordllama"}}),
     "rows and a horizon": ("/models/{model}", {"rows": True, "memory": 5}),
 }
 
@@ -290,13 +250,6 @@ def test_a_file_name_without_a_format_breaks_the_document(service: Served, docum
     assert not validator.is_valid("x.parquet.gz")
     assert validator.is_valid("x.jsonl.gz")
     assert validator.is_valid("x.parquet")
-
-
-def test_every_route_is_in_a_group_and_the_most_used_is_first(document: dict[str, Any]) -> None:
-    used = {tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]}
-    groups = [group["name"] for group in document["tags"]]
-    assert set(groups) == used
-    assert groups[0] == "learner"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from abound.processes.lifetime import dies_with_parent
 from abound.settings import Settings
@@ -181,9 +180,3 @@ def test_the_limits_are_those_of_the_service(
     assert status_of(client, method, path, limit) == 501, "what is behind the proxy was not asked"
     assert status_of(client, method, path, limit + 1) == 413
     assert re.search(rf"max_size {limit // 2**20}MiB|max_size {limit // 2**30}GiB", PAGE)
-
-
-def test_traefik_has_no_time_limit_that_ends_an_upload() -> None:
-    static, dynamic = (yaml.safe_load(one) for one in BLOCKS["yaml"])
-    assert static["entryPoints"]["websecure"]["transport"]["respondingTimeouts"]["readTimeout"] == "65m"
-    assert "buffering" not in str(dynamic)

@@ -143,15 +143,6 @@ def test_data_without_anything_to_learn_are_refused(train, test, message):
         evaluate_method(train, test, BatchEvaluation(method="swnn", params="auto", config=ModelConfig()))
 
 
-def test_a_shuffled_order_is_fixed_by_its_seed():
-    def mrr(seed: int | None) -> float:
-        result = evaluate(instances(300), instances(100, seed=1), ModelConfig(), shuffle=seed)
-        return float(result["metrics"]["MRR"])
-
-    assert mrr(7) == mrr(7)
-    assert len({mrr(seed) for seed in (None, 1, 2, 3)}) > 1
-
-
 @needs_data
 @pytest.mark.parametrize(
     ("name", "kind", "learned", "measure", "least"),

@@ -52,13 +52,6 @@ async def test_the_form_suggests_what_it_was_taught(service, monkeypatch):
         assert "Too late" in (await browser.post("/learn", data={"id": "0" * 32, "label": "grain"})).text
 
 
-async def test_the_form_outlives_the_service(monkeypatch):
-    monkeypatch.setenv("ABOUND_URL", "http://127.0.0.1:1")
-    async with browser_of_the_form() as browser:
-        assert "No suggestions: no service answers" in (await browser.post("/suggest", data={"text": "a"})).text
-        assert "Not learned: no service answers" in (await browser.post("/learn", data={"id": "0", "label": "a"})).text
-
-
 def one_of(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     assert found, text

@@ -1,15 +1,28 @@
 """Logs that were written once give the same model in every later release, bit for bit.
 
 A digest here changes only together with ``APPLY_VERSION``: replicas of two releases follow the same log. A new setting
-or kind of record gets a log of its own (``python -m tests.core.model.golden``), and changes none of these.
+or kind of record gets a log of its own (``write_log``), and changes none of these.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from abound.log.events import ConfigureEvent, LearnEvent, ModelCreated, decode_catalog_entry, decode_entry
+from abound.log.events import (
+    APPLY_VERSION,
+    CatalogEntry,
+    ConfigureEvent,
+    Entry,
+    Event,
+    LearnEvent,
+    ModelCreated,
+    decode_catalog_entry,
+    decode_entry,
+    encode,
+)
 from abound_core.config import ModelConfig
 from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
@@ -36,6 +49,15 @@ DIGESTS = {
 def path_of(name: str) -> Path:
     """Return the file of a golden log: the entry that created the model, and those of its log, with checksums."""
     return Path(__file__).parent / "golden" / f"{name}.bin"
+
+
+def write_log(name: str, config: dict[str, Any], events: Sequence[Event]) -> str:
+    """Write a new log, and return its digest. One that exists is what an earlier release wrote, and stays."""
+    created = CatalogEntry(APPLY_VERSION, ModelCreated(name, ModelConfig.from_dict(config).to_dict()))
+    entries = [Entry(APPLY_VERSION, b"golden", number, event) for number, event in enumerate(events)]
+    with path_of(name).open("xb") as file:
+        file.write(msgspec.msgpack.encode([encode(one) for one in (created, *entries)]))
+    return replayed(name).digest()
 
 
 def replayed(name: str, secret: tuple[int, int] = (1, 2), saved_after: int | None = None) -> LiveModel:
