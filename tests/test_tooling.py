@@ -19,12 +19,6 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split()
 
 
-def recipe(target: str) -> list[str]:
-    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    assert found, target
-    return [line.strip() for line in found[1].splitlines()]
-
-
 def test_help_tells_of_every_target_and_of_no_other() -> None:
     told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"^make ([\w-]+) ", told, re.MULTILINE) == [name for name in TARGETS if name != "help"]

@@ -107,11 +107,12 @@ def test_fourier_features_give_the_kernel(kernel):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"embedding": "pca"}, {"embedding": "cs"}, {"embedding": "plst"}, {"embedding": "none", "decoder": "softmax"},
-        {"embedding": "none", "decoder": "logistic"}, {"decoder": "logistic"}, {"decoder": "softmax"},
-        {"fourier": 300, "bandwidth": 1.5}, {"fourier": 300, "kernel": "laplacian", "bandwidth": 3.0},
+        *({"embedding": embedding} for embedding in ("pca", "cs", "plst")),
+        *({"embedding": "none", "decoder": decoder} for decoder in ("softmax", "logistic")),
+        {"fourier": 300, "kernel": "laplacian", "bandwidth": 3.0},
     ],
-)  # fmt: skip
+    ids=str,
+)
 def test_every_embedding_and_decoder_learns(changes):
     data = made(400, seed=0)
     params = registry.params_of("rembrandt", {"k": 20} | changes)
