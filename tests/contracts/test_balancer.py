@@ -365,44 +365,26 @@ def test_what_takes_long_is_waited_for_and_what_does_not_is_told_apart(
     replicas: tuple[Replica, Replica], tmp_path: Path
 ) -> None:
     """Both replicas take far longer than the balancer waits for most requests."""
-    long = [
-        ("PUT", "/datasets/some?filename=some.txt"),
-        ("PUT", "/models/some/import"),
-        ("PUT", "/models/some/%69mport"),
-        ("POST", "/models/some/versions"),
-        ("POST", "/models/some/activate"),
-        ("POST", "/models/some/snapshots"),
-        ("GET", "/models/some/export"),
-        ("GET", "/models/some/versions/0123456789abcdef/export"),
-    ]
-    others = [
-        ("GET", "/models/some/versions"),
-        ("POST", "/classify"),
-        ("POST", "/learn"),
-        ("PUT", "/models/activate"),
-        ("POST", "/jobs"),
-    ]
-    short = f"{PATIENCE * 1000:.0f}ms"
+    long = "PUT /datasets/some?filename=some.txt", "PUT /models/some/import", "PUT /models/some/%69mport"
+    long += "POST /models/some/versions", "POST /models/some/activate", "POST /models/some/snapshots"
+    long += "GET /models/some/export", "GET /models/some/versions/0123456789abcdef/export"
+    others = "GET /models/some/versions", "POST /classify", "POST /learn", "PUT /models/activate", "POST /jobs"
     changes = [
-        ("timeout server 60s", f"timeout server {short}", 1),
-        ("timeout server 20s", f"timeout server {short}", 1),
-        ("timeout client 75s", f"timeout client {short}", 1),
+        (f"timeout {which}s", f"timeout {which.split()[0]} {PATIENCE * 1000:.0f}ms", 1)
+        for which in ("server 60", "server 20", "client 75")
     ]
     for one in replicas:
         one.how, one.asked = "takes its time", 0
     try:
         with balanced(replicas, tmp_path, *changes) as url, ThreadPoolExecutor(len(long + others)) as pool:
-            answers = list(pool.map(lambda asked: waited_for(url, *asked), long + others))
+            answers = list(pool.map(lambda asked: waited_for(url, *asked.split()), long + others))
     finally:
         for one in replicas:
             one.how = "well"
-    sent = [method for method, _ in long + others if method != "GET"]
+    sent = [asked for asked in long + others if not asked.startswith("GET")]
     assert sum(one.asked for one in replicas) == len(sent), "what took too long was sent again"
-    told = dict(zip(long + others, answers, strict=True))
-    assert {asked: answer.status_code for asked, answer in told.items()} == dict.fromkeys(long, 200) | dict.fromkeys(
-        others, 504
-    )
-    for asked in others:
-        problem = told[asked].json()
+    assert [answer.status_code for answer in answers] == [200] * len(long) + [504] * len(others)
+    for answer in answers[len(long) :]:
+        problem = answer.json()
         assert problem["type"] == "/problems/outcome-unknown"
         assert "learn" not in problem["detail"], "it is told of every kind of request"

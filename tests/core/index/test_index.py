@@ -60,20 +60,6 @@ def test_the_k_best_are_the_first_of_all(k):
     assert ranking.scores.tolist() == scores[order[:n]].tolist()
 
 
-def test_votes_that_underflow_retrieve_nothing():
-    index = always(w_min=0.0, d_max=1000)
-    index.learn(ints(0), floats(3e38), ints(0))
-    for class_id in range(1, 40):
-        index.learn(ints(0), floats(1e-45), ints(class_id))
-    tiny = floats(1e-45)
-    assert index.rank(ints(0), tiny, 50).class_ids.tolist() == [0, *range(1, 40)]
-    index.learn(ints(1), floats(3e38), ints(0))
-    index.params = replace(index.params, margin=0.0)
-    assert index.arrays.scores.any() == np.False_
-    for _ in range(3):
-        assert index.rank(ints(0, 1), floats(1e-45, 1), 1).class_ids.tolist() == [0]
-
-
 def test_ids_must_not_be_negative():
     with pytest.raises(ValueError, match="negative"):
         Index(PLAIN).learn(ints(3, -1), floats(1, 1), ints(0))

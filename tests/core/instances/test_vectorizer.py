@@ -5,7 +5,6 @@ import math
 import random
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -428,16 +427,6 @@ def test_one_vectorizer_for_many_instances():
     scratch.rules[reading.GENERATION] = 2**24 - 3
     for n in range(6):
         assert taken_apart(v.vectorize(b'{"a": 3, "b": 2, "b": 2}', None)) == pytest.approx({"a": 0.6, "b": 0.8}), n
-
-
-def test_vectorizers_in_several_threads_do_not_disturb_each_other():
-    def read(word: int) -> bool:
-        v, expected = vectorizer(), {f"w{word}": 0.6, f"x{word}": 0.8}
-        features = f'{{"w{word}": 3, "x{word}": 4}}'.encode()
-        return all(taken_apart(v.vectorize(features, None)) == pytest.approx(expected) for _ in range(300))
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(read, range(8)))
 
 
 @njit

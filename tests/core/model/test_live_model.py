@@ -132,28 +132,6 @@ def test_a_bound_far_below_is_met_in_the_same_way_whatever_room_the_arrays_have(
     assert loaded.digest() == model.digest()
 
 
-def test_answers_only_what_is_asked_for():
-    model = learned([(["a", "b"], ["x"]), (["a", "c"], ["y"]), (["a", "d"], ["z"])], margin=1.0)
-    vector = vector_of(["a", "b", "unheard"])
-    names = [model.label(i) for i in model.rank(vector, 10).class_ids.tolist()]
-    assert names[0] == "x"
-    assert sorted(names) == ["x", "y", "z"]
-    only = [model.label(i) for i in model.rank(vector, 10, include=["y", "z", "never"]).class_ids.tolist()]
-    assert only == ["y", "z"], "equal scores: the one seen first comes first"
-    without = [model.label(i) for i in model.rank(vector, 10, exclude=["x"]).class_ids.tolist()]
-    assert without == ["y", "z"]
-    scores = model.rank(vector, 10).scores
-    assert len(model.rank(vector, 10, threshold=float(scores[0])).scores) == 1
-    assert len(model.rank(vector, 2).scores) == 2
-
-
-def test_an_empty_model_and_an_empty_vector_give_nothing():
-    model = LiveModel(ModelConfig(), (1, 2))
-    assert len(model.rank(vector_of(["a"]), 10).class_ids) == 0
-    learn(model, [(["a"], ["x"])])
-    assert len(model.rank(bytes(4), 10).class_ids) == 0
-
-
 def test_a_vector_larger_than_any_before_is_answered():
     model = learned([(["a"], ["x"])], calibrate=True)
     keys = [f"k{i}" for i in range(3000)] + ["a"]
