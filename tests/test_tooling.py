@@ -57,21 +57,6 @@ def test_the_hook_of_pre_commit_is_ours_and_fetches_nothing() -> None:
     assert (hook["entry"], hook["language"], hook["pass_filenames"]) == ("make check", "system", False)
 
 
-def test_the_hook_of_git_is_made_once_and_stops_a_commit(tmp_path: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-
-    assert run("git", "init", "-q").returncode == 0
-    (tmp_path / "Makefile").write_text(MAKEFILE)
-    assert run("make", "hooks").returncode == 0
-    assert run("make", "hooks").returncode == 2
-    (tmp_path / "Makefile").write_text("check:\n\t@echo not good >&2; false\n")
-    run("git", "add", "Makefile")
-    done = run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "x")
-    assert done.returncode != 0
-    assert "not good" in done.stderr
-
-
 def test_the_changelog_begins_with_the_version_that_this_is() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     versions = re.findall(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)

@@ -129,13 +129,6 @@ def test_the_wheel_holds_every_file_of_its_packages_and_no_other(wheel: Path, tr
 
 
 @pytest.mark.long
-def test_the_program_starts_in_an_empty_environment(elsewhere: Elsewhere) -> None:
-    """What it imports is required by the wheel, and not only there by chance or for the tests."""
-    assert "classify" in elsewhere.run("--help")
-    assert "data_dir" in elsewhere.run("config")
-
-
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_service_learns_classifies_and_fits_in_an_empty_environment(elsewhere: Elsewhere) -> None:
     """The kernels are compiled anew, which is what takes a minute."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from abound.history.replay import compact
 from abound.log.catalog import CatalogModel, read_catalog
 from abound.log.closing import append_fenced, close_log
 from abound.log.events import APPLY_VERSION, BoundaryEvent, Entry, ReplacementBegun
-from abound.log.stream import LogParams, trim_of
+from abound.log.stream import trim_of
 from abound.replace.replace import end_abandoned
 from abound.replica.replica import Replica, ReplicaParams
 from abound.state import schedule, snapshots
@@ -316,23 +313,6 @@ async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(
     await replica.learn("default", drafts(5, 2))
     assert replica.model("default").live.n_learned == 15
     assert not await end_abandoned(store, await read_catalog(store), "default")
-
-
-async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(own_server, ReplicaParams(log=LogParams()))
-    await replica.learn("default", drafts(50))
-    environment = os.environ | {"ABOUND_REDIS_URL": own_server.url, "ABOUND_SNAPSHOTS_EVERY_BYTES": "100"}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.worker", env=environment)
-    try:
-        (made,) = await newest(replica, 1, seconds=240)
-        assert made.digest == await replica.model("default").compute_digest()
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 60) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert await schedule.live_workers(replica.store) == {}
 
 
 async def test_a_live_worker_says_which_jobs_it_runs_and_a_silent_one_is_not_there(

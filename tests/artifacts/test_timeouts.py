@@ -122,6 +122,7 @@ async def test_a_worker_that_waits_for_the_artifact_store_ends_on_sigterm(server
         await newest(replica, 1, seconds=240)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 60) == 0
+        assert await schedule.live_workers(replica.store) == {}
     finally:
         if process.returncode is None:
             process.kill()

@@ -13,7 +13,7 @@ from abound.evaluation.batch import BatchEvaluation
 from abound_core.config import ModelConfig
 from benchmarks.reproduction import __main__ as program
 from benchmarks.reproduction.comparisons import PLOTS, TABLES, select_experiments
-from benchmarks.reproduction.data_sets import SETS, DataSet, read
+from benchmarks.reproduction.data_sets import SETS
 from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, Row
 from benchmarks.reproduction.report import command, page
 from benchmarks.reproduction.results import ResultsFile
@@ -160,22 +160,3 @@ def test_an_experiment_can_be_run(one):
         ModelConfig.from_dict(changes)
     else:
         BatchEvaluation.from_fields(one.method, changes)
-
-
-def test_random_splits_are_of_the_seed_and_cover_all(data):
-    held = read(DataSet(folder="newsgroups20", test_share=0.2), data, boolean=False)
-    train, test = held.split(0)
-    assert (len(train), len(test)) == (112, 28)
-    assert sorted([*train.vectors, *test.vectors]) == sorted(held.train.vectors)
-    assert held.split(0)[1].vectors == test.vectors
-    assert held.split(1)[1].vectors != test.vectors
-    assert held.text
-    longer = read(DataSet(folder="newsgroups20", test_share=0.2, min_length=2), data, boolean=False)
-    assert min(map(len, held.matrices(0)[0].keys)) == 1
-    assert min(map(len, longer.matrices(0)[0].keys)) == 2
-    counted = read(DataSet(folder="newsgroups20", counts=True, queries=3), data, boolean=False)
-    assert not counted.text
-    assert len(counted.test) == 3
-    first = read(DataSet(folder="newsgroups20", labels=("group 1",)), data, boolean=False)
-    assert first.train.names == ["group 1"]
-    assert len(first.train) == 40

@@ -252,16 +252,6 @@ def test_a_vector_of_another_dimension_is_left_out():
     model.check_dimension(24)
 
 
-def test_fsu_leaves_vectors_out_and_says_what_to_do():
-    model = LiveModel(ModelConfig(), (1, 2))
-    learn(model, *stream(model, 30))
-    assert model.dimension == 0
-    assert not any(model.features.key(i).startswith(b"\0") for i in range(model.features.n_ids))
-    with pytest.raises(InvalidInstance, match="update: sls") as refused:
-        model.check_dimension(24)
-    assert refused.value.field == "vector"
-
-
 def test_max_features_never_evicts_codes():
     model = LiveModel(ModelConfig(update="sls", max_features=5), (1, 2))
     n_codes = 0
