@@ -82,7 +82,6 @@ MODULES = {module_of(path): path for folder in ("core", "service") for path in s
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that the file imports, at any depth of its code."""
     for node in ast.walk(ast.parse(path.read_bytes(), filename=str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -148,7 +147,6 @@ def circular() -> set[frozenset[str]]:
 
 
 def twice() -> dict[str, list[str]]:
-    """Public classes of one name in several files."""
     found = defaultdict(list)
     for module, path in MODULES.items():
         for node in ast.parse(path.read_bytes()).body:
@@ -245,7 +243,6 @@ def test_every_library_that_is_imported_is_declared() -> None:
 
 
 def test_core_does_no_input_and_output_by_builtins() -> None:
-    """``open``, ``print`` and ``input`` are not called in core."""
     calls = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sources("core")

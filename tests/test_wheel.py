@@ -27,7 +27,6 @@ START_SECONDS = 240
 
 @pytest.fixture(scope="module")
 def tracked() -> list[str]:
-    """The files of the checkout, as git lists them."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("this is no checkout")

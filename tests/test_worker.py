@@ -38,8 +38,6 @@ NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9)
 
 
 class Work:
-    """Starts workers in this process and ends them."""
-
     def __init__(self, server: Server) -> None:
         self.server = server
         self.running: list[tuple[Worker, asyncio.Task[None], Store]] = []
@@ -66,7 +64,6 @@ async def work(server: Server) -> AsyncIterator[Work]:
 
 
 async def eventually(ask: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
-    """What is told, once that is true."""
     async with asyncio.timeout(seconds):
         while not (found := await ask()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -74,7 +71,6 @@ async def eventually(ask: Callable[[], Awaitable[Any]], seconds: float = 60.0) -
 
 
 async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 60.0) -> list[StateManifest]:
-    """The snapshots of a model, once there are so many."""
 
     async def enough() -> list[StateManifest] | None:
         found = await replica.snapshots(name)

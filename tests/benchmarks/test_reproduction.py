@@ -44,7 +44,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Two of the data sets, some dozens of instances each."""
     rng = np.random.default_rng(0)
     folder = tmp_path / "data"
     for name in ("bibtex", "newsgroups20"):
@@ -148,7 +147,6 @@ def test_experiments_are_told_apart_and_all_that_is_compared_with_runs():
 
 @pytest.mark.parametrize("one", EXPERIMENTS, ids=[one.id for one in EXPERIMENTS])
 def test_an_experiment_can_be_run(one):
-    """Its data and parameters are known, and so is a command for it."""
     assert command(one).startswith(("abound evaluate ", "python -m benchmarks.reproduction "))
     if one.method == "fsu":
         assert set(one.params) <= {"classes", "w_min", "trials"}

@@ -52,16 +52,14 @@ class Replica(ThreadingHTTPServer):
         self.asked = 0
         self.hung, self.resumed = threading.Event(), threading.Event()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing."""
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Replica
 
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+    def log_message(self, *arguments: Any) -> None: ...
 
     def do_GET(self) -> None:
         if self.path != "/readyz" or self.server.hung.is_set():
@@ -100,7 +98,6 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def running() -> Iterator[tuple[Replica, Replica]]:
-    """A good one and a bad one, until the end."""
     with Replica() as good, Replica() as bad:
         threads = [threading.Thread(target=one.serve_forever) for one in (good, bad)]
         for thread in threads:
@@ -122,7 +119,6 @@ def replicas() -> Iterator[tuple[Replica, Replica]]:
 
 @pytest.fixture(scope="module")
 def url(replicas: tuple[Replica, Replica], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The balancer with the shipped configuration, of which only the addresses are changed."""
     with balanced(replicas, tmp_path_factory.mktemp("balancer")) as url:
         yield url
 
@@ -178,7 +174,6 @@ def until_it_listens(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def statuses(url: str, path: str, characters: int, headers: dict[str, str] | None = None) -> Counter[int]:
-    """How requests end whose client, httpx, writes the headers and then the body."""
     body = {"text": "a" * characters}
 
     def status(client: httpx.Client) -> int:
@@ -296,7 +291,6 @@ def test_a_replica_has_only_so_many_requests_at_a_time(tmp_path: Path) -> None:
 
 
 def is_measured(port: int, backend: str, server: str, state: str, value: int) -> bool:
-    """Whether the balancer tells Prometheus this of a server."""
     measures = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
     line = rf'^haproxy_server_status\{{proxy="{backend}",server="{server}",state="{state}"\}} {value}$'
     return re.search(line, measures, re.MULTILINE) is not None

@@ -31,7 +31,6 @@ esac
 
 
 def steps() -> list[str]:
-    """What the manual says to type in a cluster, in its order."""
     return [command.text for command in block_of(__file__).commands]
 
 

@@ -34,15 +34,11 @@ def test_every_builder_keeps_the_health_check(builder: str, is_told: bool) -> No
 
 
 class Alive(BaseHTTPRequestHandler):
-    """A server that lives."""
-
     def do_GET(self) -> None:
-        """Its only answer."""
         self.send_response(200 if self.path == "/livez" else 404)
         self.end_headers()
 
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+    def log_message(self, *arguments: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -101,7 +97,6 @@ def required(*extras: str) -> subprocess.CompletedProcess[str]:
 
 
 def pins(lines: str) -> dict[str, str]:
-    """Versions by the name of the library."""
     return {canonicalize_name(name): version for name, version in re.findall(r"^(\S+)==(\S+)", lines, re.MULTILINE)}
 
 

@@ -24,7 +24,6 @@ SUFFIXES = ("_bucket", "_count", "_sum", "_total")
 
 @pytest.fixture(scope="module")
 def exported() -> Iterator[set[str]]:
-    """The names of all metrics that a running service has."""
     with served() as service:
         yield names_of(service)
 

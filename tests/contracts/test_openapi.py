@@ -30,7 +30,6 @@ def document(service: Served) -> dict[str, Any]:
 
 
 def schema_of(document: dict[str, Any], path: str, method: str, status: int, media: str) -> dict[str, Any]:
-    """The schema of an answer, with the components it points to."""
     content = document["paths"][path][method]["responses"][str(status)]["content"]
     return {**content[media]["schema"], "components": document["components"]}
 
@@ -188,7 +187,6 @@ def test_what_is_taken_is_valid_by_the_document(case: str, service: Served, docu
 
 
 def is_valid(document: dict[str, Any], method: str, path: str, body: dict[str, Any]) -> bool:
-    """Whether a body matches the schema of a request."""
     schema = document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
     return bool(jsonschema_rs.validator_for({**schema, "components": document["components"]}).is_valid(body))
 

@@ -68,7 +68,6 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Upstream]]:
-    """A client of nginx with the configuration of the page, and what is behind it."""
     folder = tmp_path_factory.mktemp("nginx")
     certificate, key = folder / "abound.pem", folder / "abound.key"
     words = [needs("openssl"), "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=localhost"]

@@ -10,7 +10,6 @@ from abound_core.model.live_model import LiveModel
 
 
 def stored_before(**fields):
-    """Return a configuration as a release before ``BEFORE`` stored it."""
     return {name: value for name, value in ModelConfig(**fields).to_dict().items() if name not in BEFORE}
 
 

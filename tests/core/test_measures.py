@@ -22,7 +22,6 @@ SECOND, THIRD = 1 / math.log2(3), 0.5  # discounts of the ranks 2 and 3
 
 
 def rankings(pairs: Sequence[tuple[Sequence[int], Sequence[float]]]) -> Rankings:
-    """From one pair (ids, scores) per instance."""
     starts = np.cumsum([0, *(len(ids) for ids, _ in pairs)])
     ids = np.array([one for ids, _ in pairs for one in ids], dtype=np.int64)
     return Rankings.of(starts, ids, np.array([one for _, scores in pairs for one in scores]))

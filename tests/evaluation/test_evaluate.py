@@ -43,7 +43,6 @@ def dataset(rows: list[DatasetInstance], config: ModelConfig) -> Dataset:
 
 
 def by_hand(rows: list[DatasetInstance], config: ModelConfig, passes: int) -> Index:
-    """The same learning, with dictionaries for ids."""
     index = Index(IndexParams.of(config))
     vectorizer = Vectorizer(config, DATASET_LIMITS)
     features: dict[str, int] = {}

@@ -33,8 +33,7 @@ class Endpoint(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode())
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 @pytest.fixture

@@ -46,7 +46,6 @@ def buildah(*words: str) -> str:
 
 
 def code_of(top: Path) -> dict[Path, bytes]:
-    """The files of the program."""
     paths = [path for folder in ("core", "service") for path in (top / folder).rglob("*") if path.is_file()]
     return {path.relative_to(top): path.read_bytes() for path in paths if "__pycache__" not in path.parts}
 
@@ -64,7 +63,6 @@ class Running:
 
 @pytest.fixture(scope="module")
 def container() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The files of a container of the image, and its configuration."""
     if shutil.which("buildah") is None:
         pytest.skip("buildah is not installed")
     if os.geteuid() != 0:

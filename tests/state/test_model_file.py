@@ -37,7 +37,6 @@ MIB = 2**20
 
 
 def file_of(live: LiveModel) -> tuple[bytes, str]:
-    """A model's file, and its digest."""
     files: dict[str, bytes] = {}
 
     async def put(name: str, data: bytes) -> None:
@@ -73,7 +72,6 @@ async def in_pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
 
 
 def read(data: bytes, size: int = 10_000, limit: int = LIMIT) -> LiveModel:
-    """The model that a file is."""
 
     async def reading() -> LiveModel:
         manifest, parts = await read_model_file(in_pieces(data, size), limit)
@@ -185,7 +183,6 @@ def test_other_numbers_in_a_file_take_no_more_than_a_small_multiple_of_it(config
 
 
 def made(config: str) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    """The arrays and the state of a small model of this configuration."""
     warmup()  # a kernel that is loaded while memory is traced would count
     forgery = forgery_of(config)
     arrays = {name: array.copy() for name, array in forgery.arrays.items()}

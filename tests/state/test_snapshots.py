@@ -121,7 +121,6 @@ def rewritten(key: Callable[[CatalogModel, StateManifest], bytes], how: Callable
 
 
 def sealed(fields: dict[str, Any]) -> bytes:
-    """A manifest with a right checksum, whatever it says."""
     return msgspec.json.encode(seal(msgspec.convert(fields, StateManifest)))
 
 

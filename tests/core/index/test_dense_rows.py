@@ -27,7 +27,6 @@ def params(**more):
 
 
 def pair(most_cells=2**19, shared=2**17, **more):
-    """An index and an oracle with these bounds."""
     index, oracle = Index(params(**more)), RowsOracle(most_cells, shared=shared, **more)
     index.kernel_params = index.kernel_params._replace(most_cells=np.uint64(most_cells), shared=np.uint64(shared))
     return index, oracle
@@ -41,7 +40,6 @@ def dense(events):
 
 
 def both_learn(index, oracle, ids, values, class_ids, counted=True, feedback=None):
-    """Let both learn an instance; they must be in the same form and give the same rank."""
     feedback = feedback or Feedback(len(class_ids), 0, 1.0)
     rank, _ = index.learn(ids, values, class_ids, count_seen=counted, feedback=feedback)
     expected = oracle_learns(oracle, ids, values, class_ids, feedback, index.params.implicit, counted)
@@ -50,7 +48,6 @@ def both_learn(index, oracle, ids, values, class_ids, counted=True, feedback=Non
 
 
 def same_rows(index, oracle):
-    """The rows, or else the connections, are the oracle's up to rounding."""
     if not oracle.in_rows:
         same_up_to_rounding(index, oracle)
         return

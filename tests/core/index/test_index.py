@@ -23,7 +23,6 @@ def floats(*numbers: float) -> np.ndarray:
 
 
 def always(**changes) -> Index:
-    """An index that updates at every instance."""
     return Index(replace(PLAIN, margin=NEVER_ENOUGH, **changes))
 
 

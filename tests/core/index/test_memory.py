@@ -22,7 +22,6 @@ PARAMS = replace(IndexParams.of(ModelConfig()), margin=math.inf)
 
 @njit
 def learn_many(arrays, params, values, class_ids):
-    """Learn feature 0 with one value and one class after the other."""
     ids, ranks, feedback = np.zeros(1, np.int32), np.zeros(1, np.int32), Feedback(1, 0, 1.0)
     for i in range(len(values)):
         learning.learn_feedback(arrays, params, ids, values[i : i + 1], class_ids[i : i + 1], feedback, True, ranks)

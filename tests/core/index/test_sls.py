@@ -43,13 +43,11 @@ def stream(seed, n, n_features=60, n_classes=20, labels=1, active=8):
 
 
 def same(index, oracle):
-    """The index has the oracle's connections, the same numbers in the same order."""
     for own, expected in postings_of(index, oracle):
         assert list(own.items()) == list(expected.items())
 
 
 def postings_of(index, oracle):
-    """Yield the postings of all features of both: class ids with weights and step sums."""
     arrays = index.to_arrays()
     assert arrays["counted"].tolist() == [oracle.n]
     at = 0
@@ -113,7 +111,6 @@ def fed_back(seed, events, n_classes, implicit):
 
 
 def oracle_learns(oracle, ids, values, class_ids, feedback, implicit, counted=True):
-    """Let an oracle learn an instance with feedback; return the best rank."""
     n_true, n_rejected, weight = feedback
     strengths = {c: 1.0 if j < n_rejected else implicit for j, c in enumerate(class_ids[n_true:].tolist())}
     instance = dict(zip(ids.tolist(), values.tolist(), strict=True))
@@ -142,7 +139,6 @@ def test_it_equals_the_oracle_with_any_feedback(seed, labels, slots, shared, imp
 
 
 def sharing(shared, slots, implicit=0.0, eta=0.6):
-    """An index and an oracle whose features share so many connections."""
     index, oracle = Index(params(slots=slots, implicit=implicit, eta=eta)), Oracle(slots=slots, shared=shared, eta=eta)
     index.kernel_params = index.kernel_params._replace(shared=np.uint64(shared))
     return index, oracle

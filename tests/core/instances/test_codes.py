@@ -35,7 +35,6 @@ dense_numbers = st.integers(1, 40).flatmap(
 
 
 def fast_codes(q: np.ndarray, n_codes: int) -> list[int]:
-    """The codes in the keys of a vector that has no other features."""
     vector = add_dense(pack_vector([], np.zeros(0, np.float32)), q.tobytes(), 1.0)
     target = np.zeros(len(vector) + kernels.EXPANSION, np.uint8)
     size = kernels.expand_vector(vector, n_codes, len(q), target)
@@ -207,7 +206,6 @@ def learn(model: LiveModel, *records: bytes) -> None:
 
 
 def stream(model: LiveModel, n: int, d: int = 24, seed: int = 0) -> list[bytes]:
-    """Records of three classes whose vectors differ, with and without text."""
     rng = np.random.default_rng(seed)
     records = []
     for i in range(n):

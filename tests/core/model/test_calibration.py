@@ -26,7 +26,6 @@ UPDATES = ("fsu", "sls")
 
 
 def stream(n: int, seed: int, n_labels: int = 1) -> list[Instance]:
-    """Words that tell a class more or less well, ``n_labels`` classes at most."""
     rng = random.Random(seed)
     made = []
     for _ in range(n):
@@ -53,7 +52,6 @@ def counted(model: LiveModel, vector: bytes) -> LiveModel:
 
 
 def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> None:
-    """Learn instances one by one, and show each to the oracle as the model ranks it with its features counted."""
     for keys, labels in instances:
         best = ranked(counted(model, vector_of(keys)), keys)
         learn(model, [(keys, labels)])

@@ -47,7 +47,6 @@ DIGESTS = {
 
 
 def path_of(name: str) -> Path:
-    """Return the file of a golden log: the entry that created the model, and those of its log, with checksums."""
     return Path(__file__).parent / "golden" / f"{name}.bin"
 
 
@@ -61,7 +60,6 @@ def write_log(name: str, config: dict[str, Any], events: Sequence[Event]) -> str
 
 
 def replayed(name: str, secret: tuple[int, int] = (1, 2), saved_after: int | None = None) -> LiveModel:
-    """Return the model of a golden log, saved and loaded after so many entries."""
     created, *entries = msgspec.msgpack.decode(path_of(name).read_bytes(), type=list[tuple[bytes, bytes]])
     creation = decode_catalog_entry([b"e", created[0], b"c", created[1]]).event
     assert isinstance(creation, ModelCreated)

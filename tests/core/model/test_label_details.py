@@ -98,7 +98,6 @@ def test_a_refit_learns_a_name_once_in_each_pass(rule):
 
 
 def refitted(base: LiveModel, records: list[bytes]) -> str:
-    """Return the digest after three passes on top of a state."""
     fitting = Refitter(LiveModel.from_arrays(base.meta(), base.to_arrays(), SECRET))
     for _ in range(3):
         fitting.learn(b"".join(records), [Unit(len(records))], START)

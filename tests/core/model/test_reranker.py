@@ -30,7 +30,6 @@ Instance = tuple[list[str], list[int] | None, list[str]]
 
 
 def stream(n: int, seed: int, n_classes: int = 6, n_labels: int = 1, p_vector: float = 0.9) -> list[Instance]:
-    """Words and vectors that tell a class more or less well, ``n_labels`` classes at most."""
     rng = random.Random(seed)
     centres = [[rng.gauss(0, 40) for _ in range(D)] for _ in range(n_classes)]
     made: list[Instance] = []
@@ -66,7 +65,6 @@ def model_of(instances: list[Instance], slices: int = 1000, secret: tuple[int, i
 
 
 def by_index(model: LiveModel, vector: bytes, allowed: set[int] | None = None) -> Ranked:
-    """The index's own ranking."""
     ids, values = model.active(vector)
     ranking = model.index.rank(ids, values, len(model.labels) + 1)
     pairs = zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)
@@ -196,7 +194,6 @@ def test_by_default_it_starts_at_the_first_vector(seed, slices, calibrate, p_vec
 
 
 def assert_equal(model: LiveModel, other: LiveModel) -> None:
-    """Assert that two models have the same state, and other configurations."""
     own, theirs = model.to_arrays(), other.to_arrays()
     assert set(own) == set(theirs)
     for name, array in own.items():
