@@ -47,16 +47,6 @@ def test_ridge_by_conjugate_gradients_is_the_dense_solution(monkeypatch):
     np.testing.assert_allclose(Ridge(data.X, 0.5).fit(T, no_progress), expected, atol=2e-3)
 
 
-def test_the_subspace_is_that_of_the_eigenvectors():
-    rng = np.random.default_rng(0)
-    basis = np.linalg.qr(rng.standard_normal((50, 50)))[0]
-    values = 0.5 ** np.arange(50)
-    matrix = (basis * values) @ basis.T
-    vectors, found = leading(lambda Q, progress: matrix @ Q, 50, 5, 10, 2, rng, no_progress)
-    np.testing.assert_allclose(found, values[:5], rtol=1e-6)
-    np.testing.assert_allclose(np.abs(np.sum(vectors * basis[:, :5], axis=0)), 1.0, rtol=1e-6)
-
-
 def test_the_embedding_spans_the_predictions_of_the_unconstrained_model():
     """V of algorithm 2 against the right singular vectors of X Z*, which only this test forms."""
     data = made(400, seed=0)
