@@ -7,7 +7,6 @@ import itertools
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -146,21 +145,6 @@ def circular() -> set[frozenset[str]]:
     )
 
 
-def twice() -> dict[str, list[str]]:
-    found = defaultdict(list)
-    for module, path in MODULES.items():
-        for node in ast.parse(path.read_bytes()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(module)
-    of_every_method = {"Params", "Model"}  # each batch method is a module with these
-    methods = "abound_core.methods."
-    return {
-        name: modules
-        for name, modules in found.items()
-        if len([one for one in modules if not (name in of_every_method and one.startswith(methods))]) > 1
-    }
-
-
 def test_every_package_of_the_service_stands_in_the_table() -> None:
     packages = {path.parent.name for path in (ROOT / "service/abound").glob("*/__init__.py")}
     assert packages | {"__main__", "worker"} == set(ALLOWED)
@@ -177,10 +161,6 @@ def test_packages_import_what_the_table_allows() -> None:
 
 def test_no_modules_import_each_other() -> None:
     assert circular() == set()
-
-
-def test_no_two_public_classes_have_one_name() -> None:
-    assert twice() == {}
 
 
 @pytest.mark.parametrize("path", sources("core"), ids=names(sources("core")))

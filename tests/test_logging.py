@@ -103,9 +103,7 @@ def test_requests_are_not_told_of_unless_asked(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_request(
-    logged: Any, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_request(logged, monkeypatch, form):
     """A traceback has no locals: these hold the headers."""
     with served() as service:
         made = make_key(service, "classify")

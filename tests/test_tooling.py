@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -48,13 +47,6 @@ def test_every_dependency_is_bounded_on_both_sides_and_its_pin_is_within(extra: 
         if one.name != PROJECT["name"]:
             assert re.match(r"[a-z][a-z0-9-]*>=[\d.]+,<[\d.]+(;|$)", text), text
             assert one.specifier.contains(pinned[canonicalize_name(one.name)]), text
-
-
-def test_the_hook_of_pre_commit_is_ours_and_fetches_nothing() -> None:
-    [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repository["repo"] == "local"
-    [hook] = repository["hooks"]
-    assert (hook["entry"], hook["language"], hook["pass_filenames"]) == ("make check", "system", False)
 
 
 def test_the_changelog_begins_with_the_version_that_this_is() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -90,9 +89,7 @@ async def trouble(replica: Replica) -> str:
     return str(await eventually(said))
 
 
-async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
-    server: Server, start_replica: StartReplica, work: Work
-) -> None:
+async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(server, start_replica, work):
     replica = await start_replica(server, ReplicaParams(snapshots=NEVER))
     await replica.learn("default", drafts(100))
     with pytest.raises(NotReady, match="abound worker"):
@@ -113,9 +110,7 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
         await replica.request_snapshot("default")
 
 
-async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_offset(
-    server: Server, start_replica: StartReplica, work: Work
-) -> None:
+async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_offset(server, start_replica, work):
     replica = await start_replica(server, ReplicaParams(snapshots=NEVER))
     store, keys = replica.store, replica.model("default").keys
     await replica.learn("default", drafts(5))
@@ -133,9 +128,7 @@ async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_of
     assert (await later).position.offset == last
 
 
-async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(server, start_replica):
     replica = await start_replica(server)
     store, keys = replica.store, replica.model("default").keys
     large, old = (SnapshotParams(every_bytes=n, every_seconds=at) for n, at in ((5000, 1e9), (2**40, 1800.0)))
@@ -154,9 +147,7 @@ async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(
     assert await schedule.why_due(store, keys, made, large) is None
 
 
-async def test_a_lease_that_another_worker_holds_is_respected(
-    server: Server, start_replica: StartReplica, work: Work
-) -> None:
+async def test_a_lease_that_another_worker_holds_is_respected(server, start_replica, work):
     replica = await start_replica(server)
     await replica.models.create("free", replica.model("default").live.config)
     await replica.learn("default", drafts(10))
@@ -235,9 +226,7 @@ async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the
     assert await replica.snapshots("default") == []
 
 
-async def test_a_full_store_is_trimmed_and_read(
-    own_server: Server, start_replica: StartReplica, tmp_path: Path
-) -> None:
+async def test_a_full_store_is_trimmed_and_read(own_server, start_replica, tmp_path):
     artifacts = ArtifactStore(str(tmp_path))
     replica = await start_replica(own_server, None, artifacts)
     model = (await read_catalog(replica.store)).get("default")
@@ -287,9 +276,7 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     assert (await snapshots.read_manifests(replica.store, keys))[0] == made
 
 
-async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(
-    server: Server, start_replica: StartReplica, work: Work
-) -> None:
+async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(server, start_replica, work):
     """Its log was closed already: requests to learn are refused until the worker opens it again."""
     replica = await start_replica(server)
     await replica.learn("default", drafts(10))
@@ -311,9 +298,7 @@ async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(
     assert not await end_abandoned(store, await read_catalog(store), "default")
 
 
-async def test_a_live_worker_says_which_jobs_it_runs_and_a_silent_one_is_not_there(
-    server: Server, store: Store, tmp_path: Path
-) -> None:
+async def test_a_live_worker_says_which_jobs_it_runs_and_a_silent_one_is_not_there(server, store, tmp_path):
     await store.client.hset(schedule.WORKERS_KEY, "silent", expiring.pack(1.0, b'["fit"]'))
     own, alive = Store(server.url), tmp_path / "alive"
     worker = Worker(own, NEVER, kinds=["replace", "fit"], alive_file=alive)

@@ -2,8 +2,8 @@
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,28 +18,15 @@ from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, R
 from benchmarks.reproduction.report import command, page
 from benchmarks.reproduction.results import ResultsFile
 
-Run = Callable[..., tuple[int, str]]
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``python -m benchmarks.reproduction`` in this process: its exit code, and what it says."""
-    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def run(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["reproduction", *map(str, arguments)])
-        try:
-            program.main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code
-        said = capsys.readouterr()
-        run.printed = said.out  # type: ignore[attr-defined]
-        return int(code or 0), said.err  # type: ignore[call-overload]
-
-    return run
+def run(*arguments: object) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
+    words = [sys.executable, "-m", "benchmarks.reproduction", *map(str, arguments)]
+    done = subprocess.run(words, cwd=ROOT, env=environment | {"COLUMNS": "300"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 @pytest.fixture
@@ -61,11 +48,10 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_quick_on_tiny_data(run, data, tmp_path):
+def test_quick_on_tiny_data(data, tmp_path):
     """All that is quick; a sentence for each set that is not there; the second time nothing runs."""
     out = tmp_path / "docs"
-    code, said = run("--quick", "--data", data, "--out", out)
-    assert code == 0
+    said = run("--quick", "--data", data, "--out", out)
     figures = {one["id"]: one for one in json.loads((out / "reproduction/figures.json").read_text())}
     here = [
         one
@@ -80,8 +66,7 @@ def test_quick_on_tiny_data(run, data, tmp_path):
     assert "not run" in text
     assert (out / "reproduction/bibtex-fit.svg").read_text().startswith("<?xml")
     written = (out / "reproduction/figures.json").stat().st_mtime_ns
-    code, said = run("--quick", "--data", data, "--out", out)
-    assert code == 0
+    said = run("--quick", "--data", data, "--out", out)
     assert "bibtex swnn" not in said
     assert (out / "reproduction/figures.json").stat().st_mtime_ns == written
     assert (out / "reproduction.md").read_text() == text

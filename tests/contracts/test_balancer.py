@@ -228,9 +228,7 @@ def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(tmp_path: P
 
 
 @pytest.mark.parametrize(("path", "how"), [("/learn", "closes"), ("/jobs", "is full")])
-def test_what_may_have_been_done_is_not_sent_again(
-    url: str, replicas: tuple[Replica, Replica], path: str, how: str
-) -> None:
+def test_what_may_have_been_done_is_not_sent_again(url, replicas, path, how):
     """A 503 may be of a store that went away meanwhile: a second job, or a second key, is nothing to make."""
     good, bad = replicas
     bad.how, before = how, good.asked + bad.asked
@@ -309,9 +307,7 @@ def test_the_balancer_tells_prometheus_of_its_servers(replicas: tuple[Replica, R
         assert httpx.get(f"{url}/metrics", timeout=60).status_code == 404
 
 
-def test_it_speaks_tls_with_the_certificate_that_it_is_given(
-    replicas: tuple[Replica, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_speaks_tls_with_the_certificate_that_it_is_given(replicas, tmp_path, monkeypatch):
     certificate, port = tmp_path / "abound.pem", free_port()
     words = [needs("openssl"), "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=localhost"]
     words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(certificate), "-out", str(tmp_path / "public")]
@@ -324,9 +320,7 @@ def test_it_speaks_tls_with_the_certificate_that_it_is_given(
             assert client.post(f"https://127.0.0.1:{port}/classify", json={}).status_code == 200
 
 
-def test_pages_of_others_are_answered_only_once_the_replicas_ask_for_keys(
-    replicas: tuple[Replica, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_of_others_are_answered_only_once_the_replicas_ask_for_keys(replicas, tmp_path, monkeypatch):
     headers = {"Host": "abound.example", "Origin": "https://abound.example", "Accept-Language": "fi"}
     for insecure, status in ((None, 403), ("true", 403), ("false", 200)):
         if insecure is not None:
@@ -355,9 +349,7 @@ def waited_for(url: str, method: str, path: str) -> httpx.Response:
         return client.request(method, path)
 
 
-def test_what_takes_long_is_waited_for_and_what_does_not_is_told_apart(
-    replicas: tuple[Replica, Replica], tmp_path: Path
-) -> None:
+def test_what_takes_long_is_waited_for_and_what_does_not_is_told_apart(replicas, tmp_path):
     """Both replicas take far longer than the balancer waits for most requests."""
     long = "PUT /datasets/some?filename=some.txt", "PUT /models/some/import", "PUT /models/some/%69mport"
     long += "POST /models/some/versions", "POST /models/some/activate", "POST /models/some/snapshots"

@@ -83,9 +83,7 @@ def test_every_kind_of_problem_is_named(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/classify", "/models/{model}/classify", "/learn", "/models/{model}/learn"])
-def test_examples_are_good_requests_with_answers_of_their_shape(
-    service: Served, document: dict[str, Any], path: str
-) -> None:
+def test_examples_are_good_requests_with_answers_of_their_shape(service, document, path):
     operation = document["paths"][path]["post"]
     content = operation["requestBody"]["content"]
     where = path.replace("{model}", "default")

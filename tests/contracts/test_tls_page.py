@@ -141,9 +141,7 @@ def test_events_of_a_job_arrive_while_it_runs(proxied: tuple[httpx.Client, Upstr
 
 
 @pytest.mark.parametrize("path", ["/models", "/models/some/versions"])
-def test_a_client_does_not_choose_the_address_that_the_audit_log_gets(
-    proxied: tuple[httpx.Client, Upstream], path: str
-) -> None:
+def test_a_client_does_not_choose_the_address_that_the_audit_log_gets(proxied, path):
     client, _ = proxied
     assert client.get(path, headers={"X-Forwarded-For": "10.9.8.7"}).text == "['127.0.0.1']"
 
@@ -171,9 +169,7 @@ def status_of(client: httpx.Client, method: str, path: str, n_bytes: int) -> int
         ("POST", "/models/some/versions", "max_import_bytes"),
     ],
 )
-def test_the_limits_are_those_of_the_service(
-    proxied: tuple[httpx.Client, Upstream], method: str, path: str, setting: str
-) -> None:
+def test_the_limits_are_those_of_the_service(proxied, method, path, setting):
     client, _ = proxied
     limit = getattr(Settings.load(), setting)
     assert status_of(client, method, path, limit) == 501, "what is behind the proxy was not asked"

@@ -27,12 +27,6 @@ def learn_many(arrays, params, values, class_ids):
         learning.learn_feedback(arrays, params, ids, values[i : i + 1], class_ids[i : i + 1], feedback, True, ranks)
 
 
-@njit
-def narrow_and_back(count, class_id):
-    record = layout.narrow_record(count, np.uint64(class_id))
-    return record, layout.count_of(record), layout.class_of(record)
-
-
 def live_blocks(index: Index) -> list[tuple[int, int]]:
     """First and end unit of every feature's block, after checking what a header says."""
     headers = index.arrays.headers[: 2 * index.n_features : 2]
@@ -120,20 +114,6 @@ def test_blocks_are_used_again_under_churn():
     assert 8 * fronts[-1] < 40 * index.n_connections
 
 
-def test_postings_give_back_what_they_do_not_need():
-    """A feature that many classes came through keeps a block of the size that its few remaining ones need."""
-    index = Index(replace(PARAMS, w_min=0.01))
-    for class_id in range(99):
-        index.learn(np.zeros(1, np.int32), np.ones(1, np.float32), np.array([class_id], np.int32))
-    assert index.n_connections == 99
-    for _ in range(10):
-        index.learn(np.zeros(1, np.int32), np.ones(1, np.float32), np.array([7], np.int32))
-    assert index.n_connections == 1
-    check_invariants(index)
-    [(first, end)] = live_blocks(index)
-    assert end - first <= 4
-
-
 @pytest.mark.long
 def test_longest_posting():
     """Without ``w_min`` a posting has 65,535 connections and then the weakest goes."""
@@ -148,16 +128,3 @@ def test_longest_posting():
     heavy = np.array([int(n) - 1], np.int32)
     learn_many(index.arrays, index.kernel_params, np.full(1, 2, np.float32), heavy)
     assert index.to_arrays()["class_ids"].tolist() == [*heavy, *class_ids[: index.n_connections - 1]]
-
-
-@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32), st.integers(1, 2**40), st.data())
-@settings(max_examples=examples(200), deadline=None)
-def test_narrow_records_are_exact_or_refused(value, times, data):
-    class_id = data.draw(st.integers(0, 2**24 + 2))
-    count = float(value) * times
-    record, back, back_id = narrow_and_back(count, class_id)
-    if record:
-        assert (back, back_id) == (count, class_id)
-    else:
-        exponent, mantissa = (int(np.float64(count).view(np.uint64)) >> 52) - 1023, np.float64(count).view(np.uint64)
-        assert class_id >= 2**24 or not -127 <= exponent <= 128 or int(mantissa) & 0xFFFFF or exponent == -127

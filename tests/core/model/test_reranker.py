@@ -220,18 +220,6 @@ def test_the_first_vector_may_be_of_a_registration():
     assert_equal(models[3], models[2])
 
 
-def test_with_calibrate_the_probability_is_that_of_the_share():
-    model = model_of(stream(300, 14, n_labels=2), calibrate=True)
-    for words, q, _ in stream(20, 15, p_vector=1.0):
-        vector = vector_of(words, q)
-        full = model.rank_estimated(vector, 1000)
-        assert full.probabilities.tolist() == model.calibration.probabilities(full).tolist()
-        masked = model.rank_estimated(vector, 2, exclude=[model.label(int(full.class_ids[0]))])
-        assert masked.probabilities.tolist() == full.probabilities[1:3].tolist()
-    reliability = model.calibration.reliability()
-    assert reliability["all"]["n"] > 500
-
-
 def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one():
     model, oracle = model_of([], calibrate=True), CalibrationOracle()
     for words, q, labels in stream(300, 19, n_labels=2, p_vector=0.6):
