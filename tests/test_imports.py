@@ -208,12 +208,8 @@ def test_joblib_gives_threads_and_nothing_else(folder: str) -> None:
 def test_every_library_that_is_imported_is_declared() -> None:
     declared = [*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())]
     names = {canonicalize_name(Requirement(one).name) for one in declared}
-    known = sys.stdlib_module_names | {
-        "abound",
-        "abound_core",
-        "compression",
-        "_typeshed",
-    }  # "compression" from 3.14 on
+    own = {"abound", "abound_core", "compression", "_typeshed"}  # compression: of the standard library from 3.14 on
+    known = sys.stdlib_module_names | own
     libraries = {
         library
         for folder in ("core", "service")
