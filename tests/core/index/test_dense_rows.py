@@ -94,18 +94,28 @@ def test_it_equals_the_oracle_at_every_step(seed, labels, config):
     assert index.in_rows == (labels > 1 and "most_cells" not in config)
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_it_equals_the_oracle_on_any_stream(data):
-    """Few labels and many by turns, growth, features that are forgotten, and passes that are not counted."""
-    most_cells = data.draw(st.sampled_from([2**19, 150, 300]))
-    index, oracle = pair(most_cells, data.draw(st.sampled_from([0, 60, 2**17])), slots=data.draw(st.integers(1, 8)))
+    """Few labels and many by turns, any feedback, growth, forgotten features, and passes that are not counted."""
+    most_cells, implicit = data.draw(st.sampled_from([2**19, 150, 300])), data.draw(st.sampled_from([0.0, 0.4]))
+    slots, shared = data.draw(st.integers(1, 8)), data.draw(st.sampled_from([0, 60, 2**17]))
+    index, oracle = pair(most_cells, shared, slots=slots)
+    bounds, index.params = index.kernel_params, replace(index.params, implicit=implicit)
+    index.kernel_params = index.kernel_params._replace(most_cells=bounds.most_cells, shared=bounds.shared)
     for turn in range(4):
-        seed, labels = data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from([1, 7]))
+        seed, labels = data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from([1, 4, 8]))
         shape = {"n_features": 10 + 10 * turn, "n_classes": 8 + 4 * turn, "active": 4}
-        for ids, values, true in stream(seed, data.draw(st.integers(1, 40)), labels=labels, **shape):
+        events = [
+            (*one, np.sort(true), None)
+            for *one, true in stream(seed, data.draw(st.integers(1, 40)), labels=labels, **shape)
+        ]
+        if turn and data.draw(st.booleans()):
+            events = fed_back(seed, [event[:3] for event in events], index.n_classes, implicit)
+        for ids, values, class_ids, feedback in events:
             again = data.draw(st.integers(0, 9)) == 0 and all(oracle.seen.get(i) for i in ids.tolist())
-            both_learn(index, oracle, ids, values, np.sort(true), counted=not again)
+            both_learn(index, oracle, ids, values, class_ids, not again, feedback)
+            assert not index.arrays.scores.any()
             if data.draw(st.integers(0, 9)) == 0:
                 index.forget_feature(int(ids[0]))
                 oracle.forget(int(ids[0]))
@@ -113,23 +123,6 @@ def test_it_equals_the_oracle_on_any_stream(data):
         assert copy.digest() == index.digest()
     if oracle.in_rows:
         same_rows(index, oracle)
-
-
-@settings(max_examples=examples(30), deadline=None)
-@given(
-    st.integers(0, 2**32 - 1), st.sampled_from([1, 4, 8]), st.sampled_from([2**19, 300]), st.sampled_from([0.0, 0.4])
-)
-def test_it_equals_the_oracle_with_any_feedback(seed, labels, most_cells, implicit):
-    index, oracle = pair(most_cells)
-    index.params = replace(index.params, implicit=implicit)
-    index.kernel_params = index.kernel_params._replace(most_cells=np.uint64(most_cells))
-    events = list(dense(stream(seed, 60, 30, 12, labels, 4)))
-    for event in events:
-        both_learn(index, oracle, *event)
-    for ids, values, class_ids, feedback in fed_back(seed, events, index.n_classes, implicit):
-        both_learn(index, oracle, ids, values, class_ids, True, feedback)
-        assert not index.arrays.scores.any()
-    same_rows(index, oracle)
 
 
 def test_an_index_that_has_outgrown_rows_stays_in_lists_and_gives_their_memory_back():
