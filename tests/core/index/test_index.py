@@ -40,6 +40,21 @@ def some_history(index: Index, seed: int = 7, n: int = 300) -> Index:
     return index
 
 
+def test_a_true_class_after_the_fiftieth_counts_as_not_scored():
+    class_ids = ints(*range(60))
+    index = always(w_min=0.0, d_max=100)
+    for class_id in range(60):
+        for _ in range(60 - class_id):
+            index.learn(ints(0), floats(1), ints(class_id))
+    # Class c has 60 - c of 1830. The margin of the 50th is 11 - 60, that of the 51st would be 10 - 60 and is 0 - 60.
+    index.params = replace(index.params, margin=-55 / 1830)
+    assert index.learn(ints(0), floats(1), class_ids[49:50], count_seen=False) == (50, False)
+    assert index.learn(ints(0), floats(1), class_ids[50:51], count_seen=False) == (51, True)
+    assert index.learn(ints(0), floats(1), ints(55, 45), count_seen=False) == (46, True)
+    assert index.to_arrays()["totals"].tolist() == [1832.0]
+    assert weights(index, 0)[45] == 15 / 1832
+
+
 @pytest.mark.parametrize("k", [0, 1, 7, 64, 65, 400, 5000])
 def test_the_k_best_are_the_first_of_all(k):
     rng = np.random.default_rng(3)
