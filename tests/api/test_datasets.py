@@ -6,14 +6,13 @@ import gzip
 import io
 import json
 import math
-import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import httpx
@@ -27,7 +26,6 @@ from typer.testing import CliRunner
 from abound.cli.main import app
 from abound.client import Client, Refused
 from abound.client.local_service import own_service
-from abound.datasets import repository
 from abound.datasets.check import counts
 from abound.datasets.files import read_file
 from abound.datasets.repository import DatasetCard, DatasetRepository
@@ -55,10 +53,8 @@ ENVIRONMENT = {
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory: Path = tmp_path_factory.mktemp("data")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("abound.client.local_service._environment", lambda: {**os.environ, **ENVIRONMENT})
-        with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
-            yield Place(client, directory)
+    with own_service(data_dir=directory, worker=True, settings=ENVIRONMENT) as url, Client(url) as client:
+        yield Place(client, directory)
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +137,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, body: bytes, said: st
     assert str(refused.value).startswith(said)
 
 
-SHORT = b'{"text": "a b", "labels": ["x"]}\n'
 LONG_LABEL = b'{"features": {"x": 1}, "labels": ["' + b"a" * 500 + b'"]}\n'
 
 
@@ -241,15 +236,11 @@ def test_the_first_rows_are_shown(place: Place, name: str) -> None:
     assert rows("?limit=100") == expected
 
 
-def test_rows_that_take_too_much_are_left_out(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert put(place, "cut", lines(30), "?filename=a.jsonl").status_code == 201
-    file = next(place.directory.glob("artifacts/*/datasets/*"))
-    whole = len(file.read_bytes().splitlines()[0]) + 20
-    (tmp_path / "a.jsonl").write_bytes(file.read_bytes()[:whole])
-    found = repository._first_instances(tmp_path / "a.jsonl", TableColumns(), 10, 2**20)
-    assert [one.labels for one in found] == [tuple(instances(30, 0)[0]["labels"])]
-    monkeypatch.setattr(repository, "SHOWN_BYTES", whole)
-    assert len(repository._first_instances(file, TableColumns(), 10, 2**20)) == 1
+def test_rows_that_take_too_much_are_left_out(place: Place) -> None:
+    row = json.dumps({"text": "a " * 350_000, "labels": ["x"]}).encode() + b"\n"
+    assert put(place, "cut", row * 4, "?filename=a.jsonl").status_code == 201
+    answer = httpx.get(f"{place.client.url}/datasets/cut/rows", timeout=60).raise_for_status()
+    assert 1 <= len(answer.json()["rows"]) < 4
 
 
 def test_a_table_has_columns(place: Place, tmp_path: Path) -> None:
@@ -357,9 +348,10 @@ async def test_a_job_learns_from_the_file_that_was_there_when_it_was_asked_for(
     assert put(place, "twice.jsonl", lines(20)).json()["upload"] != upload
     now = DatasetCard(file="datasets/0123456789abcdef.jsonl.gz", compression="gz", **OF_A_CARD)
     monkeypatch.setattr(DatasetRepository, "get", AsyncMock(return_value=now))
-    context: Any = SimpleNamespace(job=SimpleNamespace(data="twice.jsonl", upload=upload), store=None)
+    asked_before = SimpleNamespace(data="twice.jsonl", upload=upload, committed=False, config={})
+    context: Any = SimpleNamespace(job=asked_before, living=SimpleNamespace(keys=None), store=None)
     with pytest.raises(Conflict, match=r"the data set twice.* was replaced"):
-        await fitting_job._read(context, ModelConfig(), no_progress)
+        await fitting_job.fit(context, cast("Any", "not read before the data"), no_progress)
     assert now.upload == "0123456789abcdef"
 
 

@@ -444,6 +444,7 @@ def test_impossible_names_of_models(service: Served, name: str) -> None:
         ("DELETE", "/models/default/snapshots", "GET, HEAD, OPTIONS, POST"),
         ("POST", "/livez", "GET, HEAD, OPTIONS"),
         ("PATCH", "/readyz", "GET, HEAD, OPTIONS"),
+        ("POST", "/", "GET, HEAD, OPTIONS"),
     ],
 )
 def test_other_methods_are_told_which_there_are(service: Served, method: str, path: str, allow: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import threading
 import time
@@ -73,17 +72,6 @@ def test_a_job_that_is_asked_for_again_under_its_key_is_the_same_job(place: Offi
     assert another.json()["id"] != first.json()["id"]
 
 
-def test_of_many_at_once_under_one_key_one_is_taken(place: Office) -> None:
-    def ask(steps: int) -> httpx.Response:
-        body = {"method": "steps", "params": {"steps": steps}}
-        return place.http.post("/jobs", json=body, headers={"Idempotency-Key": "racing"})
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(ask, [1, 2] * 8))
-    (taken,) = place.http.get("/jobs").json()["jobs"]
-    assert [one.status_code for one in answers] == [202 if n == taken["params"]["steps"] else 422 for n in [1, 2] * 8]
-
-
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -116,14 +104,6 @@ def test_what_is_no_job_at_all_is_refused(place: Office) -> None:
     for more, meant in (({"models": "default"}, "model"), ({"params": {"step": 1}}, "steps")):
         said = problem(place.http.post("/jobs", json={"method": "steps"} | more), 422, "invalid-field")
         assert said["detail"].endswith(f"; did you mean {meant}?")
-
-
-def test_more_than_may_wait_are_refused(place: Office) -> None:
-    for _ in range(place.service.app.state.parts.submission.jobs.params.queued):
-        place.submit("steps")
-    answer = place.http.post("/jobs", json={"method": "steps"})
-    problem(answer, 503, "overloaded")
-    assert answer.headers["retry-after"] == "30"
 
 
 @pytest.mark.parametrize("job_id", ["0" * 20, "nosuch", "A" * 2000, "%00", "%F0%9F%A6%89"])

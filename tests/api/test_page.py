@@ -118,17 +118,6 @@ def test_compressed_for_those_who_take_it(service: Served, base: str) -> None:
     assert b"Chart.js v4" in plain.content
 
 
-def test_only_to_be_read(service: Served, base: str) -> None:
-    for where in ("/", base + "app.js"):
-        head = service.http.head(where)
-        assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["etag"] == service.http.get(where).headers["etag"]
-        assert service.http.options(where).headers["allow"] == "GET, HEAD, OPTIONS"
-        for method in ("POST", "PUT", "DELETE", "PATCH"):
-            told = problem(service.http.request(method, where), 405, "method-not-allowed")
-            assert told["title"]
-
-
 @pytest.mark.parametrize(
     "path",
     ["index.html", "", "../site.py", "..%2fsite.py", "%2e%2e/site.py", "..%5csite.py", "app.js%00", "app.js/",

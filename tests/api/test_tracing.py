@@ -18,7 +18,7 @@ from abound.api import app
 from abound.processes import tracing
 from abound_core.errors import CannotStart
 from tests.support.job_worker import until
-from tests.support.served import NDJSON, Served, ndjson, served
+from tests.support.served import Served, served
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
@@ -79,13 +79,6 @@ def test_a_request_that_does_not_wait_has_no_span_of_applying(traced: Served) ->
     answer = traced.http.post("/learn", json=TEXT | {"wait": "log"})
     assert answer.status_code == 202
     assert [one.name for one in finished()] == ["append", "request"]
-
-
-def test_lines_that_share_an_entry_have_spans_of_their_own(traced: Served) -> None:
-    EXPORTER.clear()
-    found = spans_after(traced.http.post("/learn", content=ndjson(TEXT, TEXT), headers=NDJSON))
-    assert [one.name for one in found].count("append") == [one.name for one in found].count("apply") >= 1
-    assert {one.context.trace_id for one in found} == {found[0].context.trace_id}
 
 
 @pytest.mark.parametrize("body", [{"text": "wheat"}, {"instances": [{"text": "wheat"}] * 3}])

@@ -126,13 +126,6 @@ def test_a_remembered_vector_is_learned(service: Served, model: str) -> None:
     assert "new kind" in [one["label"] for one in answer["labels"]]
 
 
-def test_an_idempotency_key_covers_the_vector(service: Served, model: str) -> None:
-    path, body = f"/models/{model}/learn", {"text": "a", "vector": numbers(0, 1), "labels": ["kind 0"], "key": "one"}
-    first = service.http.post(path, json=body)
-    assert service.http.post(path, json=body).json() == first.json()
-    problem(service.http.post(path, json={**body, "vector": numbers(0, 2)}), 422, field="key")
-
-
 def test_features_of_a_label_are_shown_without_codes(service: Served, model: str) -> None:
     told = service.http.get(f"/models/{model}/labels/kind 0").json()
     assert [one["feature"] for one in told["features"]][:2] != []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,13 +106,11 @@ def same(left: fitting.FittedMethod, right: fitting.FittedMethod) -> None:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory: Path = tmp_path_factory.mktemp("data")
-    environment = {**os.environ, "ABOUND_JOBS_MEMORY_BYTES": str(2**29)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("abound.client.local_service._environment", lambda: environment)
-        with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
-            for first in range(0, N, 60):
-                client.learn("default", {"instances": instances(N)[first : first + 60]})
-            yield Place(client, directory)
+    settings = {"ABOUND_JOBS_MEMORY_BYTES": str(2**29)}
+    with own_service(data_dir=directory, worker=True, settings=settings) as url, Client(url) as client:
+        for first in range(0, N, 60):
+            client.learn("default", {"instances": instances(N)[first : first + 60]})
+        yield Place(client, directory)
 
 
 @pytest.mark.parametrize("method", sorted(registry.METHODS))
