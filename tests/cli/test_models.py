@@ -56,9 +56,3 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CommandFailed, match=r"cannot write .*/file/model"):
         write_pieces(tmp_path / "file" / "model", [b"x"])
-
-
-def test_a_model_that_does_not_calibrate_shows_none(service: Served, show: Callable[..., str]) -> None:
-    model = taught(service, False)
-    assert json.loads(show(model, "--json"))["stats"]["calibration"] is None
-    assert "probabilities" not in show(model)

@@ -182,20 +182,6 @@ def fresh(create_model: Create) -> str:
     return create_model("fresh")
 
 
-REPLICA = {"replica": "one", "host": "host", "pid": 1, "ready": True, "lag": 0, "offset": "1-0.0"}
-REPLICA |= {"digest": None, "digest_offset": None}
-
-
-def show_one_replica(page: Any) -> None:
-    """Let the page see the same replica in each answer: the service leaves out those whose status comes late."""
-
-    def with_one(route: Any) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"replicas": [REPLICA]})
-
-    page.route("**/models/default/stats", with_one)
-
-
 SERVED, CHALLENGER = "a" * 32, "b" * 32
 
 

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.page.conftest import VIEWS, Open, serve_version, show_one_replica, until_drawn_again
+from tests.page.conftest import VIEWS, Open, serve_version
 
 pytestmark = pytest.mark.long
 
@@ -181,26 +181,6 @@ def test_all_by_keyboard(open_page: Open) -> None:
     expect(page.get_by_text("Learned “grain”.")).to_be_visible()
 
 
-def test_what_goes_on_being_wrong_is_said_once(open_page: Open) -> None:
-    """An alert that is put in the place of another one is read out each time."""
-    page = open_page("overview", expected=("status of 503",))
-    expect(page.locator(".tile").first).to_be_visible()
-    asked = []
-
-    def away(route: Any) -> None:
-        asked.append(route)
-        problem = {"title": "The log cannot be reached", "status": 503, "request_id": f"{len(asked)}"}
-        route.fulfill(status=503, json=problem, content_type="application/problem+json")
-
-    page.route("**/models/default/stats", away)
-    alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("The log cannot be reached")
-    first = alert.element_handle()
-    until_drawn_again(page, "/default/stats")
-    assert first.evaluate("(one) => one.isConnected")
-    expect(alert).to_have_count(1)
-
-
 def test_the_theme_is_chosen_and_kept(open_page: Open) -> None:
     page = open_page("overview", color_scheme="light")
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -217,15 +197,6 @@ def test_the_theme_is_chosen_and_kept(open_page: Open) -> None:
     button.click()
     expect(button).to_have_text("Theme: auto")
     assert page.evaluate(ground) == light
-
-
-def test_what_is_shown_again_keeps_the_focus(open_page: Open) -> None:
-    page = open_page("datasets")
-    show_one_replica(page)  # without any, there is no table to keep the focus
-    page.evaluate("location.hash = 'overview/default'")
-    page.get_by_role("region", name="Table: Replicas").focus()
-    until_drawn_again(page, "/stats")
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Table: Replicas")
 
 
 def test_the_first_paint_is_there_within_a_second_and_charts_come_after_it(open_page: Open) -> None:

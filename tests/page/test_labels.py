@@ -73,15 +73,6 @@ def test_registered_names_stand_under_labels_and_metadata_is_shown(open_page: Op
     fits(page, 390)
 
 
-def test_labels_that_no_path_can_carry(open_page: Open, create_model: Create) -> None:
-    labels = ["..", ".", "a/../b", "%2e"]
-    learn(create_model("dots"), [{"text": f"word{at}", "labels": [label]} for at, label in enumerate(labels)])
-    page = open_page("labels", "dots")
-    for at, label in enumerate(labels):
-        page.locator(".label").nth(at).click()
-        expect(page.get_by_role("region", name="What points to it")).to_contain_text(f"{label} was learned 1 time.")
-
-
 def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, create_model: Create) -> None:
     looks = {
         " ": "␣",

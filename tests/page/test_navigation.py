@@ -11,13 +11,6 @@ from benchmarks.serving import Serving
 from tests.page.conftest import Create, Open, http
 
 
-def test_an_address_that_names_no_view_shows_the_first_one(open_page: Open) -> None:
-    for name in ("constructor", "toString", "__proto__", "nothing", "%"):
-        page = open_page(name)
-        expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-        expect(page.locator(".tile").first).to_be_visible()
-
-
 def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, create_model: Create) -> None:
     bounds = {"max_features": 1000, "max_classes": 50, "max_memory": 2**24}
     address = create_model("an.other_1-b", **bounds)
@@ -94,11 +87,3 @@ def test_a_model_that_is_not_there_is_said_to_be_missing_until_it_is_and_no_othe
     expect(page.get_by_label("Model", exact=True)).to_have_value("later")
     page.get_by_label("Model", exact=True).select_option("default")
     assert page.url.endswith("#try/default")
-
-
-def test_an_answer_of_a_proxy_is_said_until_a_better_one_comes(open_page: Open) -> None:
-    page = open_page("overview")
-    page.route("**/models/default/stats", lambda route: route.fulfill(content_type="text/html", body="<p>log in"))
-    expect(page.get_by_role("alert")).to_contain_text("none of the service's")
-    page.unroute("**/models/default/stats")
-    expect(page.get_by_role("alert")).to_have_count(0)

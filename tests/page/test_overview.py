@@ -5,42 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, REPLICA, Create, Open, http, learn, painted, serve_version, stats
-from tests.page.newsroom import SUBJECTS, news
+from tests.page.conftest import NARROW, Create, Open, http, learn, painted, serve_version, stats
+from tests.page.newsroom import SUBJECTS
 from tests.page.test_accessible import fits, tables
 
 DRAWN = """(canvas) => Object.fromEntries(
     Chart.getChart(canvas).data.datasets.map(({ label, data }) => [label.replace(/:.*/, ""), data])
 )"""
-
-MEASURED = "^(?!0$)[0-9]"
-"""The figure of a rate that is not 0."""
-
-RECORD = """(name) => {
-    window.seen = [];
-    const note = () => {
-        const tile = [...document.querySelectorAll(".tile")].find((one) => one.textContent.startsWith(name));
-        window.seen.push(tile ? [".figure", ".beside"].map((one) => tile.querySelector(one).textContent) : null);
-    };
-    new MutationObserver(note).observe(document.getElementById("view"), { childList: true, subtree: true });
-}"""
-
-
-def record(page: Any, tile: str) -> None:
-    """Record what a tile shows from now on: some figures are shown only until the next answer."""
-    page.evaluate(RECORD, tile)
-
-
-def until_shown(page: Any, beside: str, figure: str = "") -> None:
-    """Wait until the recorded tile has shown this text beside a figure that matches ``figure``."""
-    page.wait_for_function(
-        "([beside, figure]) => seen.some((one) => one && one[1] === beside && new RegExp(figure).test(one[0]))",
-        arg=[beside, figure],
-    )
 
 
 def test_what_has_fewer_than_thirty_events_is_not_drawn(open_page: Open, serving: Serving) -> None:
@@ -104,46 +78,6 @@ def test_overview(open_page: Open, serving: Serving) -> None:
     expect(budgets).to_contain_text("no bound of its own: all models share the memory of a replica max_memory")
 
 
-def test_a_line_over_a_long_life_weighs_its_points(open_page: Open) -> None:
-    page = open_page("overview")
-    blocks = page.evaluate(
-        """import(document.querySelector("script[type=module]").src.replace("app.js", "overview.js"))
-        .then(({ blocks }) => {
-            const learned = Array.from({ length: 96 }, (_, at) => 30 * (at + 1));
-            const values = learned.map((_, at) => (at < 2 ? at : at === 3 ? 0.5 : null));
-            const weights = learned.map((_, at) => [10, 30, 0, 29][at] ?? 0);
-            const young = blocks([10, 20, 30, 40], [0, 0, 1, 1], [10, 10, 10, 10]);
-            return [blocks(learned, values, weights).slice(0, 3), young];
-        })"""
-    )
-    assert blocks == [[[60, 0.75], [120, None], [180, None]], [[30, pytest.approx(1 / 3)], [40, None]]]
-
-
-def test_requests_begin_again_when_a_replica_comes(open_page: Open) -> None:
-    """The requests that it has answered before are no requests of now."""
-    page = open_page("datasets")
-    counts, replicas = [0, 100, 0], ["one"]
-
-    def counted(route: Any) -> None:
-        counts[1] += 4
-        classify = {"bounds": [0.001, 0.01], "counts": counts}
-        answer = route.fetch()
-        shown = [REPLICA | {"replica": one} for one in replicas]
-        route.fulfill(response=answer, json=answer.json() | {"classify": classify, "replicas": shown})
-
-    page.route("**/models/default/stats", counted)
-    page.get_by_role("link", name="Overview").click()
-    tile = page.locator(".tile").filter(has_text="Requests to /classify a second, all models")
-    few = re.compile(r"^[012]\.?\d?$")
-    expect(tile.locator(".figure")).to_have_text(few)
-    expect(tile.locator(".beside")).to_have_text("half within 10 ms, 99 % within 10 ms")
-    record(page, "Requests to /classify")
-    replicas.append("two")
-    counts[0] += 100_000
-    page.wait_for_function("() => seen.includes(null)")
-    expect(tile.locator(".figure")).to_have_text(few)
-
-
 def test_words_of_the_field_are_explained_where_they_stand(open_page: Open) -> None:
     page = open_page("overview")
     painted(page, "How well it ranks, over time")
@@ -159,34 +93,6 @@ def test_words_of_the_field_are_explained_where_they_stand(open_page: Open) -> N
         expect(tip).to_be_visible()
         page.keyboard.press("Escape")
         expect(tip).to_have_count(0)
-
-
-def test_events_a_second_are_counted_and_begin_again_with_another_state(open_page: Open, create_model: Create) -> None:
-    address = create_model("reset")
-
-    def learn(n: int) -> None:
-        http.post(f"{address}/learn", json={"instances": list(news(n, seed=6))}).raise_for_status()
-
-    def restored(route: Any) -> None:
-        """As if the model had been replaced by one that has learned 150 less."""
-        answer = route.fetch()
-        said = answer.json()
-        milliseconds, rest = said["offset"].split("-")
-        said |= {"learned": said["learned"] - 150, "offset": f"{int(milliseconds) + 1}-{rest}"}
-        route.fulfill(response=answer, json=said)
-
-    learn(200)
-    page = open_page("overview", "reset")
-    expect(page.locator(".tile").filter(has_text="Events a second").locator(".beside")).to_have_text("200 in all")
-    record(page, "Events a second")
-    learn(100)
-    until_shown(page, "300 in all", MEASURED)
-    page.route(f"{address}/stats", restored)
-    until_shown(page, "measuring…")
-    until_shown(page, "150 in all")
-    learn(40)
-    until_shown(page, "190 in all", MEASURED)
-    page.unroute(f"{address}/stats")
 
 
 def test_re_ranking_shows_what_it_learned_and_other_models_nothing_of_it(open_page: Open, create_model: Create) -> None:

@@ -32,35 +32,6 @@ def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) 
     expect(why).to_contain_text(f"For {said[1]['label']}")
 
 
-def test_what_is_explained_is_the_first_label_until_another_one_is_chosen(open_page: Open, serving: Serving) -> None:
-    page = open_page("try")
-    box, why = page.get_by_role("textbox", name="Text"), page.get_by_role("region", name="Why")
-    box.fill("wheat kansas drought")
-    expect(why).to_contain_text("For grain")
-    box.fill("wheat bullion ounce mine gold")
-    expect(why).to_contain_text("For gold")
-    page.locator(".rank", has_text="grain").click()
-    expect(why).to_contain_text("For grain")
-    box.fill("wheat bullion ounce gold")
-    expect(page.locator(".rank .name").first).to_have_text("gold")
-    expect(why).to_contain_text("For grain")
-
-
-def test_what_is_pasted_is_sent_whole_or_refused_in_words(open_page: Open, serving: Serving) -> None:
-    page = open_page("try", expected=("status of 413", "status of 422"))
-    long = "wheat " + "a" * 120_000
-    with page.expect_request(lambda request: request.url.endswith("/classify")) as asked:
-        page.get_by_role("textbox", name="Text").focus()
-        page.keyboard.insert_text(long)
-    assert asked.value.post_data_json["text"] == long
-    expect(page.locator(".rank .name").first).to_have_text("grain")
-    page.get_by_label("Right labels").fill("b" * 600)
-    page.get_by_role("button", name="Learn", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("512")
-    page.get_by_role("textbox", name="Text").fill("wheat " + "a" * 2**20)
-    expect(page.get_by_role("region", name="Ranked labels").get_by_role("alert")).to_be_visible()
-
-
 def test_a_late_answer_to_an_older_question_is_dropped(open_page: Open) -> None:
     page = open_page("try")
     held = []
@@ -136,16 +107,6 @@ def test_several_labels_are_chosen_and_learned_together_and_undone(open_page: Op
     expect(page.get_by_text("Forgotten: “grain”, “ships, air”, “aviation”.")).to_be_visible(timeout=120_000)
     expect(page.locator(".rank .name", has_text="aviation")).to_have_count(0)
     assert stats(serving)["learned"] == learned - 1
-
-
-def test_a_job_is_followed_again_after_a_lost_connection(open_page: Open, fresh: str) -> None:
-    page = open_page("try", "fresh", expected=("ERR_FAILED",))
-    page.get_by_role("textbox", name="Text").fill("wheat")
-    page.get_by_label("Right labels").fill("grain")
-    page.get_by_role("button", name="Learn", exact=True).click()
-    page.route("**/jobs/*/events", lambda route: route.abort(), times=2)
-    page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_text("Forgotten: “grain”.")).to_be_visible(timeout=120_000)
 
 
 def test_a_wrong_label_is_rejected(open_page: Open) -> None:
