@@ -98,14 +98,3 @@ def test_versions_have_no_probability(service: Served) -> None:
         refused = service.http.post(path, json={"features": FEATURES[4], "min_probability": 0.5, **fields})
         assert "version live" in problem(refused, 422, "invalid-field", "min_probability")["detail"]
     assert ask(service, name, text=TEXT, version="live", min_probability=0)["labels"][0]["probability"] > 0
-
-
-def test_it_is_turned_on_and_off_on_a_model_that_has_learned(service: Served) -> None:
-    name = taught(service)
-    path = f"/models/{name}"
-    assert "probability" not in ask(service, name, text=TEXT)["labels"][0]
-    digest = service.http.get(path).json()["digest"]
-    assert service.http.put(path, json={"calibrate": True}).json()["config"]["calibrate"] is True
-    assert "probability" in ask(service, name, text=TEXT)["labels"][0]
-    assert service.http.put(path, json={"calibrate": False}).json()["digest"] == digest
-    assert "probability" not in ask(service, name, text=TEXT)["labels"][0]

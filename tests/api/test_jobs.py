@@ -78,14 +78,11 @@ def test_a_job_that_is_asked_for_again_under_its_key_is_the_same_job(place: Offi
         ({}, "method"),
         ({"method": "none"}, "method"),
         ({"method": "steps", "more": 1}, "more"),
-        ({"method": "steps", "model": 1}, "model"),
         ({"method": "steps", "params": []}, "params"),
         ({"method": "steps", "params": {"steps": "3"}}, "params.steps"),
-        ({"method": "steps", "params": {"steps": -1}}, "params.steps"),
         ({"method": "steps", "params": {"step": 1}}, "params.step"),
         ({"method": "steps", "data": "somebody's"}, "data"),
         ({"method": "steps", "activate": "always"}, "activate"),
-        ({"method": "steps", "activate": "if_better"}, "activate"),
         ({"method": "steps", "model": "*"}, "model"),
         ({"method": "forget", "params": {}}, "params.reason"),
         ({"method": "forget", "params": {"reason": "a", "key": 17}}, "params.key"),
@@ -174,14 +171,6 @@ def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.Mo
                 third.read()
             problem(third, 503, "overloaded")
     until(lambda: route.followers.count == 0)
-
-
-def test_who_follows_a_job_that_stands_still_is_kept_alive(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load balancer ends a connection on which nothing comes."""
-    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.1)
-    job_id = place.submit("steps")
-    with place.http.stream("GET", f"/jobs/{job_id}/events") as answer:
-        assert ": ping" in answer.iter_lines()
 
 
 def test_a_waiting_job_is_cancelled_at_once_audited_and_counted(place: Office) -> None:

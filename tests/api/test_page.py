@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import pytest
 
-from tests.support.served import Served, make_key, problem, served
+from tests.support.served import Served, problem
 
 FILES = sorted(file.name for file in files("abound").joinpath("web").iterdir() if file.name != "index.html")
 PLAIN = {"accept-encoding": "identity"}
@@ -135,14 +135,3 @@ def test_a_file_of_another_release_is_answered_and_not_kept(service: Served, bas
     assert other.headers["cache-control"] == "no-store"
     for where in ("/web/app.js", "/web//app.js", "/web/"):
         problem(service.http.get(where), 404, "unknown-path")
-
-
-def test_the_page_asks_for_no_key() -> None:
-    with served() as locked:
-        make_key(locked, "admin")
-        problem(locked.http.get("/models"), 401)
-        page = locked.http.get("/")
-        assert page.status_code == 200
-        for name in ("app.js", "style.css", "chart.js"):
-            assert locked.http.get(f"/web/0/{name}").status_code == 200
-        problem(locked.http.post("/"), 401)

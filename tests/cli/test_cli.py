@@ -197,19 +197,6 @@ def test_answers_have_the_lines_of_the_file(run: Run, url: str, tmp_path: Path, 
     assert all(label["because"] for answer in answers for label in answer["labels"])
 
 
-def test_feedback_in_a_file(run: Run, url: str, tmp_path: Path) -> None:
-    """Instances without a true label are learned, and do not count in the accuracy."""
-    run("models", "create", "feedback", "--url", url)
-    made = [*rows(10), {"text": "a b", "labels": [], "rejected": ["x"]}, {"text": "a b", "ignored": ["x"]}]
-    made += [rows(1)[0] | {"weight": 2, "ignored": ["y"]}]
-    ran = run("learn", write(tmp_path / "some.jsonl", made), "--url", url, "-m", "feedback", "--json")
-    assert (ran.json["learned"], ran.json["unlabelled"]) == (13, 0)
-    assert ran.json["accuracy"]["all"]["n"] == 11
-    stats = httpx.get(f"{url}/models/feedback/stats", timeout=60).json()
-    assert (stats["learned"], stats["all"]["n"]) == (13, 11)
-    assert stats["feedback"] == {"unlabelled": 2, "rejected": 1, "ignored": 2, "weighted": 1}
-
-
 def test_a_file_with_keys_is_learned_once(run: Run, url: str, tmp_path: Path) -> None:
     run("models", "create", "once", "--url", url)
     made = [one | {"key": f"row-{at}", "source": "desk", "id": at} for at, one in enumerate(rows(10))]
@@ -371,27 +358,20 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
 
 def test_models(run: Run, url: str) -> None:
     at = ("--url", url)
-    given = ("--set", "d_max=7", "--set", "analyzer.kind=char", "--set", "analyzer.ngrams=1,2")
+    settings = ("d_max=7", "calibrate=true", "analyzer.kind=char", "analyzer.ngrams=1,2")
+    given = (word for one in settings for word in ("--set", one))
     config = run("models", "create", "mine", *given, *at, "--json").json["config"]
     assert (config["d_max"], config["analyzer"]["kind"], config["analyzer"]["ngrams"]) == (7, "char", [1, 2])
     assert "did you mean margin?" in run("models", "create", "other", "--set", "margn=0.5", *at).err
     assert run("models", "configure", "mine", "--set", "margin=0.1", *at, "--json").json["config"]["margin"] == 0.1
     assert "mine" in {model["name"] for model in run("models", "list", *at, "--json").json["models"]}
     assert "mine" in run("models", "list", *at).out
-    assert "margin" in run("models", "show", "mine", *at).out
+    shown = run("models", "show", "mine", *at).out
+    assert "margin" in shown
+    assert "0.9 to 1.0" in shown.partition("probabilities")[2]
+    assert "probabilities" not in run("models", "show", "default", *at).out
     assert run("models", "delete", "mine", "--yes", *at, "--json").json == {"deleted": "mine"}
     assert run("models", "show", "mine", *at).code == 1
-
-
-def test_the_labels_of_a_model(run: Run, url: str, tmp_path: Path) -> None:
-    at = ("--url", url, "-m", "labelled")
-    run("models", "create", "labelled", "--url", url)
-    run("learn", write(tmp_path / "some.jsonl", [{"text": "a", "labels": ["grain"]}] * 2), *at)
-    run("learn", write(tmp_path / "some.jsonl", [{"text": "b", "labels": ["crude"]}]), *at)
-    listed = [line.split() for line in run("labels", *at).out.splitlines()]
-    assert listed == [["label", "learned"], ["grain", "2"], ["crude", "1"]]
-    assert run("labels", *at, "--prefix", "cr", "--json").json["labels"] == ["crude"]
-    assert "1 of 2 labels" in run("labels", *at, "--limit", "1").err
 
 
 def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -> None:

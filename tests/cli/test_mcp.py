@@ -50,17 +50,6 @@ async def test_a_language_model_teaches_and_asks(service: Served) -> None:
         assert service.learned(name) == 1
 
 
-async def test_a_language_model_sends_vectors(service: Served) -> None:
-    name = fresh_model(service, update="sls")
-    async with AsyncClient(service.url) as abound, Client(make_server(abound, name)) as client:
-        await call(client, "teach", text="", labels=["grain"], vector=[1, 0.2, 0])
-        await call(client, "teach", text="oil prices", labels=["energy"], vector=[-0.1, 0.2, 1])
-        for vector, label in (([0.9, 0.1, 0], "grain"), ([0, 0.2, 0.8], "energy")):
-            best, *_ = await call(client, "suggest_labels", text="", vector=vector)
-            assert best["label"] == label
-        assert "those of this model have 3" in await failure(client, "suggest_labels", text="", vector=[1])
-
-
 async def failure(client: Client, tool: str, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     assert result.is_error, result

@@ -28,7 +28,6 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
-from abound.client import Model
 from abound.client.estimator import AboundClassifier
 from abound_core.errors import InvalidInstance, Malformed
 from tests.support.served import Served, served
@@ -123,20 +122,6 @@ def test_a_model_of_its_own_goes_with_the_estimator(service: Served) -> None:
         made = AboundClassifier(url=away.url).fit(X, y)
     del made  # quietly
     gc.collect()
-
-
-def test_rows_are_ranked_by_all_that_was_learned(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def spy(*given: Any, **more: Any) -> Any:
-        asked.append(more["min_offset"])
-        return real(*given, **more)
-
-    real = Model.classify_many
-    monkeypatch.setattr(Model, "classify_many", spy)
-    made = AboundClassifier(url=service.url, model="asked").fit([[1.0, 0], [0, 1]], ["a", "b"])
-    made.predict([[1.0, 0]])
-    assert asked == [service.http.get("/models/asked").json()["offset"]]
 
 
 def test_classes_may_come_later() -> None:
@@ -304,12 +289,6 @@ def test_rows_of_strings_are_refused_with_what_to_give_instead(X: Any) -> None:
     made = AboundClassifier().fit(np.identity(np.shape(X)[1])[:1], ["a"])
     with pytest.raises(ValueError, match="give a list of texts"):
         made.predict(X)
-
-
-def test_an_object_that_only_reads_like_a_known_one_is_another() -> None:
-    made = AboundClassifier().partial_fit([[1.0, 0], [0, 1.0]], np.array(["1", "2"], dtype=object))
-    with pytest.raises(ValueError, match="cannot be ordered among the classes before"):
-        made.partial_fit([[1.0, 0]], ["1"], classes=np.array([1], dtype=object))
 
 
 def test_a_column_of_labels_is_read_as_one_label_a_row() -> None:

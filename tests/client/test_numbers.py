@@ -25,8 +25,6 @@ CASES: dict[str, tuple[str, Callable[[Any], object]]] = {
     ),
     "learn": ("weight", lambda number: MODEL.learn(**LESSON, weight=number)),
     "learn_many": ("weight", lambda number: list(MODEL.learn_many([Labelled(**LESSON, weight=number)]))),
-    "learn_many dict": ("weight", lambda number: list(MODEL.learn_many([LESSON | {"weight": number}], keyed=False))),
-    "client": ("threshold", lambda number: MODEL.client.classify("m", {"text": "a", "threshold": number})),
     "configure": ("memory", lambda number: MODEL.client.configure("m", {"memory": number})),
     "submit": (r"params\.passes\[1\]", lambda number: MODEL.client.submit({"params": {"passes": [1, number]}})),
 }

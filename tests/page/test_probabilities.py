@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, NDJSON, Create, Open, http, learn, painted, until_applied, until_drawn_again
+from tests.page.conftest import NARROW, Open, http, learn, painted, until_drawn_again
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers, fits
 
@@ -81,16 +81,3 @@ def test_how_far_probabilities_were_right_is_drawn_and_told(open_page: Open, sur
     until_drawn_again(page, "/stats")  # the table stays open where it is
     expect(part.locator("details")).to_have_attribute("open", "")
     fits(page, 390)
-
-
-def test_a_model_that_has_learned_nothing_since_it_calibrates_says_so(open_page: Open, create_model: Create) -> None:
-    address = create_model("unsure")
-    learn(address, [{"text": "oil", "labels": ["crude"]}])
-    http.put(address, json={"calibrate": True}).raise_for_status()
-    until_applied(address)
-    page = open_page("overview", "unsure")
-    part = page.get_by_role("region", name=HEADING)
-    expect(part).to_contain_text("No probabilities yet.")
-    lines = '{"text": "wheat", "labels": ["grain"]}\n' * 3
-    http.post(f"{address}/learn", content=lines, headers=NDJSON).raise_for_status()
-    painted(page, HEADING)

@@ -56,7 +56,7 @@ def created(service: Served, *scopes: str, **terms: Any) -> CreatedKey:
 
 
 def test_with_a_key_every_route_but_health_asks_for_one(service: Served, admin: CreatedKey) -> None:
-    open_paths = ["/livez", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css"]
+    open_paths = ["/", "/web/0/app.js", "/livez", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css"]
     for path in open_paths:
         assert service.http.get(path).status_code == 200, path
     assert service.http.get("/readyz").json()["keys"]
