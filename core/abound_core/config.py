@@ -148,6 +148,28 @@ class AnalyzerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecideConfig:
+    """When a label may be applied without a person: ``abound_core/model/decision_kernels.py`` has the rules."""
+
+    agreement: Annotated[
+        float, Meta(ge=0.5, le=0.999, description="Share of the applied labels that shall be right.")
+    ] = 0.95
+    audit: Annotated[
+        float, Meta(ge=0.01, le=1, description="Share of the answered instances whose true label is asked for, too.")
+    ] = 0.05
+    none: Annotated[
+        float,
+        Meta(ge=0, le=0.5, description="Share of the instances with a known label that may get `none`; 0: no `none`."),
+    ] = 0.05
+    coverage: Annotated[
+        float, Meta(ge=0.5, le=0.999, description="Share of the deferred instances with a true label in `candidates`.")
+    ] = 0.95
+
+    def __post_init__(self) -> None:
+        _check_fields(self, "decide.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The settings of a model. The paper is Madani, Connor and Greiner (JMLR 2009).
 
@@ -212,6 +234,7 @@ class ModelConfig:
         bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
     ] = False
     implicit: Annotated[float, Meta(ge=0, le=1, description=IMPLICIT)] = 0.0
+    decide: DecideConfig | None = None
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -221,6 +244,8 @@ class ModelConfig:
             )
         if not isinstance(self.analyzer, AnalyzerConfig):
             _refuse("analyzer", "must be an object")
+        if not isinstance(self.decide, (DecideConfig, NoneType)):
+            _refuse("decide", "must be an object or null")
         if self.update != "sls" and self.analyzer.embed is not None:
             raise Contradiction(
                 f"analyzer.embed needs update: sls, and this model has update: {self.update}", "analyzer.embed"
@@ -232,7 +257,13 @@ class ModelConfig:
     def to_dict(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
-        return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
+        decide = self.decide and {field.name: getattr(self.decide, field.name) for field in fields(self.decide)}
+        return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}, "decide": decide}
+
+    @property
+    def estimates(self) -> bool:
+        """Whether scores are converted to probabilities."""
+        return self.calibrate or self.decide is not None
 
     def changed_fields(self) -> dict[str, Any]:
         """Return the fields of ``to_dict`` that do not have their default or the value of ``BEFORE``.
@@ -278,12 +309,14 @@ class ModelConfig:
         switches = self.update != "sls" and changes.get("update") == "sls"
         of_sls = ModelConfig(update="sls") if switches else None
         values = ({"rows": of_sls.rows, "rerank": of_sls.rerank} if of_sls else {}) | changes
-        if isinstance(values.get("analyzer"), dict):
-            parts = {field.name for field in fields(AnalyzerConfig)}
-            for name in values["analyzer"]:
+        for group, present in (("analyzer", self.analyzer), ("decide", self.decide or DecideConfig())):
+            if not isinstance(values.get(group), dict):
+                continue
+            parts = {field.name for field in fields(present)}
+            for name in values[group]:
                 if name not in parts:
-                    _refuse(f"analyzer.{name}", f"is not a field of an analyzer{did_you_mean(str(name), parts)}")
-            values["analyzer"] = replace(self.analyzer, **values["analyzer"])
+                    _refuse(f"{group}.{name}", f"is not a field of {group}{did_you_mean(str(name), parts)}")
+            values[group] = replace(present, **values[group])
         return replace(self, **values)
 
     def refused_once_learned(self, other: ModelConfig) -> list[str]:

@@ -10,7 +10,7 @@ Parsing is pure: bytes in, instances out. ``abound/datasets/files.py`` opens the
 ``jsonl``
     One JSON object per line with ``text`` (a string, or strings by field), ``features``, ``vector`` or several of them,
     and ``labels`` (strings or whole numbers), and optionally ``rejected``, ``ignored`` (as ``labels``), ``weight`` (a
-    number), ``key`` and ``source``. A vector is a list of numbers or an object
+    number), ``none`` (true: no label fits), ``key`` and ``source``. A vector is a list of numbers or an object
     (``abound_core.instances.dense_vector``). Other fields are errors, unless they are ignored by name.
 
 The feature and label numbers of the first two formats become text keys and labels: feature 17 is the key ``17``.
@@ -66,14 +66,15 @@ class DatasetInstance:
     rejected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     weight: float = 1.0  # importance of the instance
-    # key, source: idempotency key and source of the event. Only ``abound learn`` uses the last five; everything else
+    none: bool = False  # whether no label fits
+    # key, source: idempotency key and source of the event. Only ``abound learn`` uses the last six; everything else
     # reads ``labels``
     key: str | None = None
     source: str | None = None
 
     @property
     def is_labelled(self) -> bool:
-        return bool(self.labels or self.rejected or self.ignored)
+        return bool(self.labels or self.rejected or self.ignored or self.none)
 
     @property
     def dense(self) -> bytes | None:
@@ -96,8 +97,8 @@ class DatasetInstance:
         if labels:
             fields["labels"] = self.labels
             given: dict[str, object] = {"rejected": self.rejected, "ignored": self.ignored, "weight": self.weight}
-            given |= {"key": self.key, "source": self.source}
-            fields |= {name: value for name, value in given.items() if value not in ((), 1.0, None)}
+            given |= {"none": self.none or None, "key": self.key, "source": self.source}
+            fields |= {name: value for name, value in given.items() if value is not None and value not in ((), 1.0)}
         return msgspec.json.encode(fields)
 
 
@@ -202,6 +203,7 @@ class _JsonInstance(msgspec.Struct):
     rejected: list[str | int] | None = None
     ignored: list[str | int] | None = None
     weight: float | None = None
+    none: bool = False
     key: str | None = None
     source: str | None = None
 
@@ -233,10 +235,11 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
         vector=fields.vector,
         file=file,
         line=number,
-        fields=() if fields.labels or fields.rejected or fields.ignored else names,
+        fields=() if fields.labels or fields.rejected or fields.ignored or fields.none else names,
         rejected=tuple(map(str, fields.rejected or ())),
         ignored=tuple(map(str, fields.ignored or ())),
         weight=1.0 if fields.weight is None else fields.weight,
+        none=fields.none,
         key=fields.key,
         source=fields.source,
     )

@@ -16,7 +16,8 @@ as codes (``abound_core.instances.codes_kernels``), each a feature with this val
 With a dense part no key begins with a zero byte.
 
 Feedback says that the last labels are ignored (shown and not chosen), those before them rejected (wrong), and only the
-others true. There is at least one label. The weight is above 0 and at most 100; without feedback it is 1.
+others true. The weight is above 0 and at most 100; without feedback it is 1. Feedback without a label says that none
+fits the instance; without feedback there is at least one label.
 
 Details say that the record registers its only label: the vector is that of the label's name, and it may be empty. The
 contents of the details are kept with the label (``abound_core.model.label_details``).
@@ -148,14 +149,19 @@ def pack_labels(
     rejected: Sequence[str] = (),
     ignored: Sequence[str] = (),
     weight: float = 1.0,
+    none: bool = False,
 ) -> bytes:
     """Return the labels part of a record: the distinct labels of each kind in the given order.
 
     Raises InvalidInstance with the field, such as ``labels`` or ``rejected[2]``: no labels or too many, a label that is
     empty, too long, not valid Unicode, or of two kinds, or a weight out of range.
     """
-    if not (labels or rejected or ignored):
-        raise InvalidInstance("an instance to learn needs a label in labels, rejected or ignored", "labels")
+    if none and (labels or rejected or ignored):
+        raise InvalidInstance(
+            "none says that no label fits, and the instance has labels; send one or the other", "none"
+        )
+    if not (labels or rejected or ignored or none):
+        raise InvalidInstance("an instance to learn needs a label in labels, rejected or ignored, or none", "labels")
     if len(labels) == 1 and not rejected and not ignored and weight == 1.0:  # what nearly all instances have
         encoded = _encode_label(labels[0], limits, "labels[0]")
         return _padded(struct.pack("<IH", 1, len(encoded)) + encoded)
@@ -168,7 +174,7 @@ def pack_labels(
             if kinds.setdefault(encoded, kind) != kind:
                 raise InvalidInstance(f"a label is in {kinds[encoded]} and in {kind}", f"{kind}[{i}]")
     part = _padded(struct.pack("<I", len(kinds)) + _pack_strings(list(kinds)))
-    if not rejected and not ignored and weight == 1.0:
+    if not rejected and not ignored and weight == 1.0 and not none:
         return part
     if not 0.0 < weight <= MAX_WEIGHT:
         raise InvalidInstance(f"weight must be above 0 and at most {MAX_WEIGHT:g}", "weight")

@@ -284,7 +284,8 @@ def _check_details(data, shape):
 def _compare_keys(data, shape, table, starts):
     """Return KEY_TWICE if two keys of a record are equal, GOOD if not, or CROWDED if undecided.
 
-    The strings must be checked, and the record must have a label, so that 8 bytes after the last key can be read.
+    The strings must be checked, and the record must have a label or feedback, so that 8 bytes after the last
+    key can be read.
     ``table`` (uint64) has at least eight times as many places as the record has keys, ``starts`` (int64) one for each;
     both are overwritten, ``table`` with half of a hash << 32 | place of the key + 1.
     """
@@ -345,7 +346,7 @@ def check(buffer, first, n_records, ends):
             value = load_f32(data, shape.values_at + 4 * j)
             if not 0 < value < np.inf:
                 return BAD_VALUE, i
-        if shape.n_labels == 0:
+        if shape.n_labels == 0 and load_u32(data, shape.label_lengths_at - 4) & _HAS_FEEDBACK == 0:
             return NO_LABEL, i
         if not 0.0 < shape.weight <= MAX_WEIGHT:
             return BAD_WEIGHT, i

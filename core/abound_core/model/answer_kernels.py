@@ -18,7 +18,7 @@ from abound_core.model.reranker_kernels import (
     put_shares,
     write_answer,
 )
-from abound_core.numba.decorators import inner, kernel
+from abound_core.numba.decorators import inlined, inner, kernel
 from abound_core.numba.intrinsics import load_f32, load_u32, pointer
 
 
@@ -29,6 +29,13 @@ def resolve(vector, features, ids, values):
     for i in range(n):
         values[i] = load_f32(vector, 4 + 4 * i)
     return n
+
+
+@inlined
+def note_plain(decisions, scores, n):
+    """Keep the index's best score of an instance, of a model that decides."""
+    if len(decisions.plain) > 0:
+        decisions.plain[0] = scores[0] if n > 0 else 0.0
 
 
 @kernel
@@ -63,9 +70,10 @@ def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
     if len(mask) > 0 or len(ids_out) < 2:
         best_ids, best_scores = np.empty(2, np.int32), np.empty(2, np.float64)
         n_best = rank_vector(vector, held, np.empty(0, np.uint8), best_ids, best_scores)
+    note_plain(held.decisions, best_scores, n_best)
     if n > 0:
-        weights, end = held.calibration.weights, min(n_best, 2)
-        estimate(weights, ids_out[:n], scores_out[:n], best_ids[:end], best_scores[:end], estimates_out)
+        end = min(n_best, 2)
+        estimate(held.calibration, ids_out[:n], scores_out[:n], best_ids[:end], best_scores[:end], estimates_out)
     return n
 
 
@@ -98,6 +106,8 @@ def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
         n, n_index = find_candidates(
             reranker, n_classes, data, shape.dense_at, allowed, ids[:n_ranked], scores[:n_ranked], found
         )
+        if not masked:
+            note_plain(held.decisions, scores, n_ranked)
         if not masked and n > 0:
             highest = found.sorted[0]
             total = put_shares(found, n, highest, 1.0)
@@ -108,8 +118,8 @@ def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
                 reranker, found, n, n_index, ids[:n_ranked], scores, best_ids, best_scores, np.empty(2)
             )
     if len(held.calibration.weights) > 0 and n_out > 0:
-        weights = held.calibration.weights
-        estimate(weights, ids_out[:n_out], scores_out[:n_out], best_ids[:n_best], best_scores[:n_best], estimates_out)
+        best = best_ids[:n_best], best_scores[:n_best]
+        estimate(held.calibration, ids_out[:n_out], scores_out[:n_out], best[0], best[1], estimates_out)
     return n_out
 
 

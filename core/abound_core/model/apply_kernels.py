@@ -42,6 +42,7 @@ from abound_core.instances.vocabulary_kernels import (
     room_for,
 )
 from abound_core.model.calibration_kernels import learn_pairs
+from abound_core.model.decision_kernels import AUDIT, is_audited, judge
 from abound_core.model.prequential_kernels import UPDATED, count_ranks
 from abound_core.model.reranker_kernels import (
     INDEX_CANDIDATES,
@@ -181,7 +182,7 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
         # The ranking has noted the best classes; their probabilities are learned after the instance.
         if best is not None:
             if not registers:
-                calibrate(held.calibration, best, class_ids, m, n_rejected)
+                calibrate(held.calibration, best, class_ids, m, n_rejected, shape.n_labels == 0)
             empty(best)
         ranks[done] = I0
         if not registers:
@@ -378,13 +379,13 @@ def find_all(live, data, shape, ids, values, class_ids):
 
 
 @inner
-def calibrate(calibration, best, class_ids, n_true, n_rejected):
+def calibrate(calibration, best, class_ids, n_true, n_rejected, is_none):
     """Let the calibration learn from the best classes of an instance and their scores.
 
     ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected classes. Without a true class only the rejected
-    ones are known to be false.
+    ones are known to be false, unless no label fits (``is_none``).
     """
-    true, known = np.zeros(N_BEST, np.bool_), np.full(N_BEST, n_true > 0, np.bool_)
+    true, known = np.zeros(N_BEST, np.bool_), np.full(N_BEST, n_true > 0 or is_none, np.bool_)
     for j in range(n_true + n_rejected):
         for i in range(N_BEST):
             if best.class_ids[i] == class_ids[j]:
@@ -399,11 +400,12 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
 
 @kernel
 def apply_reranked(buffer, cursor, held, ranks, updated):
-    """Run ``apply_records`` for a model that re-ranks, and may calibrate.
+    """Run ``apply_records`` for a model that re-ranks or decides, and may calibrate.
 
     Before a record with a dense part is learned, the re-ranker and the calibration learn from its candidates;
     afterwards its vector is added to the means of its true classes. Other records are applied as by ``apply_records``.
-    The counted ranks of true labels are those of the answer.
+    The counted ranks of true labels are those of the answer. In a model that decides, every record is ranked and
+    decided before it is learned.
 
     Parameters
     ----------
@@ -415,31 +417,39 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
         As for ``apply_records``.
     """
     live, scratch, reranker, data, size = held.live, held.scratch, held.reranker, pointer(buffer), len(buffer)
+    reranks, decides = len(reranker.weights) > 0, len(held.decisions.params) > 0
     done, work = 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:
         at = cursor[AT]
         own = shape_at(data, size, at)
         shape, source = own, data
+        if own.dense_at >= 0 and starts_reranker(live) and (own.details_at < 0 or cursor[REGISTERED] == at):
+            cursor[STATUS] = FIRST_VECTOR
+            break
         if own.dense_at >= 0 and cursor[PREPARED] != at:
             shape, source = with_codes(live, scratch, data, own, at)
         n_classes = live.labels.state[N_IDS] + own.n_labels
-        has_dense = own.dense_at >= 0 and np.int64(load_u32(data, own.dense_at)) == live.control[DIMENSION]
-        if shape.n_features < 0 or len(reranker.ranks) < own.n_labels or len(reranker.counts) < n_classes:
+        has_dense = reranks and own.dense_at >= 0 and np.int64(load_u32(data, own.dense_at)) == live.control[DIMENSION]
+        lacks_room = len(reranker.ranks) < own.n_labels or len(reranker.counts) < n_classes
+        if shape.n_features < 0 or (reranks and lacks_room):
             cursor[STATUS] = NAMES_FULL
             break
         is_ready = is_usable(reranker, live.control[DIMENSION], data, own.dense_at)
         if has_dense and not (is_ready and has_rows(reranker, own.n_true)):
             cursor[STATUS] = NAMES_FULL
             break
-        given = reranker.ranks[: own.n_labels]
+        given = reranker.ranks[: own.n_labels if reranks else 0]
         if cursor[PREPARED] != at and own.details_at < 0:
             given[:] = 0
+            audited = decides and is_audited(data, at, own.label_lengths_at - 4, held.decisions.params[AUDIT])
             if has_dense:
-                rerank(held, data, own.dense_at, source, shape, given)
+                rerank(held, data, own.dense_at, source, shape, given, audited)
+            elif decides:
+                judge_by_index(held, source, shape, audited)
             cursor[PREPARED] = at
         own_ranks, own_updated = ranks[done : done + 1], updated[done : done + 1]
-        if len(held.calibration.weights) > 0 and not has_dense:
+        if len(held.calibration.weights) > 0 and not (has_dense or decides):
             apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, scratch.best)
         else:
             apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, None)
@@ -454,8 +464,33 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
 
 
 @inner
-def rerank(held, vector, dense_at, data, shape, ranks):
+def judge_by_index(held, data, shape, audited):
+    """Rank a record by the index alone, decide it, and let the calibration learn from it."""
+    live = held.live
+    ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
+    class_ids = np.empty(shape.n_labels, np.int32)
+    find_all(live, data, shape, ids, values, class_ids)
+    best_ids, scores = np.full(INDEX_CANDIDATES, -1, np.int32), np.zeros(INDEX_CANDIDATES, np.float64)
+    n = rank_classes(live.postings, live.params, ids, values, np.empty(0, np.uint8), best_ids, scores)
+    judge_ranking(held, audited, best_ids, scores, n, scores[0], class_ids, shape)
+
+
+@inner
+def judge_ranking(held, audited, ids, scores, n, plain, class_ids, shape):
+    """Count the decision on an answer of ``n`` classes, if it is known what is true, and calibrate with it."""
+    decides, is_none = len(held.decisions.params) > 0, shape.n_labels == 0
+    if decides and (shape.n_true > 0 or is_none):
+        judge(held.decisions, held.calibration, audited, ids, scores, n, plain, class_ids, shape.n_true)
+    if len(held.calibration.weights) > 0:
+        best = Best(ids[:N_BEST], scores[:N_BEST])
+        calibrate(held.calibration, best, class_ids, shape.n_true, shape.n_rejected, is_none)
+
+
+@inner
+def rerank(held, vector, dense_at, data, shape, ranks, audited):
     """Count the ranks of a record's true labels, write them, and let the re-ranker and the calibration learn from it.
+
+    Decide it, if the model does.
 
     Parameters
     ----------
@@ -476,14 +511,15 @@ def rerank(held, vector, dense_at, data, shape, ranks):
     n, n_index = find_candidates(
         reranker, n_classes, vector, dense_at, every, best_ids[:n_ranked], scores[:n_ranked], found
     )
-    if n == 0:
-        return
-    put_softmax(found, n)
+    if n > 0:
+        put_softmax(found, n)
     if len(held.calibration.weights) > 0:
-        out_ids, out_scores, shares = np.full(N_BEST, -1, np.int32), np.zeros(N_BEST), np.empty(N_BEST)
-        write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, shares)
-        calibrate(held.calibration, Best(out_ids, out_scores), class_ids, shape.n_true, shape.n_rejected)
-    if shape.n_true == 0:
+        k = INDEX_CANDIDATES if len(held.decisions.params) > 0 else N_BEST
+        out_ids, out_scores, shares = np.full(k, -1, np.int32), np.zeros(k), np.empty(k)
+        n_out = write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, shares)
+        plain = scores[0] if n_ranked > 0 else 0.0
+        judge_ranking(held, audited, out_ids, out_scores, n_out, plain, class_ids, shape)
+    if n == 0 or shape.n_true == 0:
         return
     trusted, true = is_trusted(reranker.guard), np.zeros(n, np.bool_)
     best_of_index, best = 0, 0

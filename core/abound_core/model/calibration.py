@@ -75,7 +75,7 @@ class Calibration:
         estimates = np.empty(len(ranking.scores))
         ids, scores = ranking.class_ids, ranking.scores
         if len(ids):
-            estimate(self.arrays.weights, ids, scores, ids[:2], scores[:2], estimates)
+            estimate(self.arrays, ids, scores, ids[:2], scores[:2], estimates)
         return estimates
 
     def reliability(self) -> dict[str, Any] | None:

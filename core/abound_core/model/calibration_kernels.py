@@ -14,6 +14,13 @@ mathematical library computes a logarithm or exponential: every replica has the 
 
 This is recursive least squares with forgetting, for the logistic loss. Calibration by logistic regression: Platt
 (1999).
+
+**Answers** are more careful than the estimates that are counted, as long as there are few events. Of the newest pairs
+with an estimate in a tenth of 0..1, let T be the number of true ones and E the sum of their estimates. In the middle of
+a tenth the answer is the estimate times min(1, T / (E + ``DOUBT``)), but at least the answer in the middle of the one
+before; in between it is linear. A probability does not fall where the score and its lead on the second rise together,
+for scores up to 1: in an answer the weight of ``log`` counts as at least 0, and that of the score is raised if it must
+be.
 """
 
 import numpy as np
@@ -27,6 +34,7 @@ N_TERMS = 6
 REMEMBERED = 10_000.0
 RIDGE = 1.0
 LEAST_VARIANCE = 0.02
+DOUBT = 2.5
 HIGHEST_SCORE = 1e6
 OFFSET = 0.02
 MOST_LOGIT = 30.0
@@ -91,9 +99,28 @@ def estimate_all(weights, scores, n, best, second, best_at, logs, estimates):
         estimates[i] = 1.0 / (1.0 + exponential(-estimates[i]))
 
 
+@inlined
+def put_knots(bins, knots):
+    """Write the answers in the middle of each tenth, after that for 0 and before that for 1 (``N_BINS`` + 2)."""
+    knots[0], share = 0.0, 0.0
+    for b in range(N_BINS):
+        n_true = bins[BEFORE, b, TRUE] + bins[NOW, b, TRUE]
+        share = min(n_true / (bins[BEFORE, b, ESTIMATES] + bins[NOW, b, ESTIMATES] + DOUBT), 1.0)
+        knots[b + 1] = max(knots[b], (b + 0.5) / N_BINS * share)
+    knots[N_BINS + 1] = max(knots[N_BINS], share)
+
+
+@inlined
+def careful(knots, chance):
+    place = chance * N_BINS + 0.5
+    b = np.int64(place)
+    part = 2.0 * place - 1.0 if b == 0 else 2.0 * (place - N_BINS) if b == N_BINS else place - b
+    return knots[b] + (knots[b + 1] - knots[b]) * part
+
+
 @kernel
-def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
-    """Write the probabilities of some labels of a ranking into ``estimates`` (float64).
+def estimate(calibration, class_ids, scores, best_ids, best_scores, estimates):
+    """Write the probabilities of some labels of a ranking into ``estimates`` (float64), as answers have them.
 
     ``best_ids`` and ``best_scores``, shape (<= 2,), are the best two of all classes for the instance.
     """
@@ -104,7 +131,15 @@ def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
         best_at = i if class_ids[i] == best_ids[0] else best_at
     best = clip_score(best_scores[0]) if len(best_scores) > 0 else 0.0
     second = clip_score(best_scores[1]) if len(best_scores) > 1 else 0.0
+    weights, knots = floats_on_stack(N_TERMS), floats_on_stack(N_BINS + 2)
+    for term in range(N_TERMS):
+        weights[term] = calibration.weights[term]
+    weights[5] = max(weights[5], 0.0)
+    weights[1] = max(weights[1], -weights[2] - weights[5] / (1.0 + OFFSET))
     estimate_all(weights, clipped, n, best, second, best_at, logs, estimates)
+    put_knots(calibration.bins, knots)
+    for i in range(n):
+        estimates[i] = careful(knots, estimates[i])
 
 
 @inlined

@@ -102,22 +102,25 @@ class _HandleType(types.StructRef):
 
 
 class ModelHandle(structref.StructRefProxy):
-    """A model for kernels: ``live`` (LivePointers), ``scratch`` (ApplyScratch without references), ``calibration``
-    and ``reranker``.
+    """A model for kernels: ``live`` (LivePointers), ``scratch`` (ApplyScratch without references), ``calibration``,
+    ``reranker`` and ``decisions``.
 
     ``arrays`` and ``working`` own what the others point to.
     """
 
-    def __new__(cls, arrays: LiveArrays, working: ApplyScratch, calibration: Any, reranker: Any) -> ModelHandle:
+    def __new__(
+        cls, arrays: LiveArrays, working: ApplyScratch, calibration: Any, reranker: Any, decisions: Any
+    ) -> ModelHandle:
         """Make a handle on the present arrays; takes about 12 us."""
-        handle: ModelHandle = _handle(arrays, working, calibration, reranker)
+        handle: ModelHandle = _handle(arrays, working, calibration, reranker, decisions)
         return handle
 
 
-structref.define_proxy(ModelHandle, _HandleType, ["arrays", "working", "live", "scratch", "calibration", "reranker"])
+_FIELDS = ["arrays", "working", "live", "scratch", "calibration", "reranker", "decisions"]
+structref.define_proxy(ModelHandle, _HandleType, _FIELDS)
 
 
 @kernel
-def _handle(arrays, working, calibration, reranker):
+def _handle(arrays, working, calibration, reranker, decisions):
     """Construct the handle. The proxy would compile the same code at every start, without numba's cache."""
-    return ModelHandle(arrays, working, _pointers(arrays), _borrowed(working), calibration, reranker)
+    return ModelHandle(arrays, working, _pointers(arrays), _borrowed(working), calibration, reranker, decisions)

@@ -74,6 +74,8 @@ from abound_core.model.apply_kernels import (
     skip_records,
 )
 from abound_core.model.calibration import Calibration
+from abound_core.model.decision_kernels import AGREEMENT, ANSWER, DEFER, MOST_CANDIDATES, decide_answer
+from abound_core.model.decisions import NAMES, Decisions
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
 from abound_core.model.prequential import Prequential
@@ -81,7 +83,7 @@ from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 from abound_core.model.state import ModelState
-from abound_core.numba.top_k import new_best
+from abound_core.numba.top_k import N_BEST, new_best
 from abound_core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"  # key among the contributions to a score
@@ -96,6 +98,15 @@ class EnlargedTables(NamedTuple):
 
     features: npt.NDArray[np.uint64] | None
     labels: npt.NDArray[np.uint64] | None
+
+
+class Decided(NamedTuple):
+    """The decision on an instance."""
+
+    decision: str  # ``answer``, ``defer`` or ``none``
+    labels: Ranking  # the labels to apply; else the best k
+    candidates: npt.NDArray[np.int32]  # the smallest set of classes that has a true one with the target probability
+    audit: bool  # whether a person should label it all the same
 
 
 class LiveModel(ModelState):
@@ -133,8 +144,11 @@ class LiveModel(ModelState):
         self._tallies.set_bound(config.max_features)
         n_codes = self.features.count_longer(PREFIX) if config.max_features else 0
         self._tallies.set_codes(config.codes if config.update == "sls" else 0, n_codes)
-        if config.calibrate != self.calibration.on:
-            self.calibration = Calibration(config.calibrate)
+        if config.estimates != self.calibration.on:
+            self.calibration = Calibration(config.estimates)
+        if (config.decide is not None) != self.decisions.on:
+            self.decisions = Decisions(config.decide)
+        self.decisions.configure(config.decide)
         if self.reranks(config) != self.reranker.on:
             self.reranker = Reranker(self.reranks(config))
         self._tallies.set_awaiting(config.rerank is None and not self.reranker.on)
@@ -202,7 +216,7 @@ class LiveModel(ModelState):
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
         done, ranks_left, updated_left = 0, ranks, updated
         while True:
-            reranks = self.reranker.on
+            reranks = self.reranker.on or self.decisions.on
             prepares = reranks or self.config.max_features is not None
             apply_next = apply_reranked if reranks else apply_calibrated if self.calibration.on else apply_records
             apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
@@ -306,7 +320,8 @@ class LiveModel(ModelState):
             )
 
     def _bind(self) -> None:
-        self._held = ModelHandle(self._arrays(), self._scratch, self.calibration.arrays, self.reranker.arrays)
+        parts = (self.calibration.arrays, self.reranker.arrays, self.decisions.arrays)
+        self._held = ModelHandle(self._arrays(), self._scratch, *parts)
 
     def _arrays(self) -> LiveArrays:
         return LiveArrays(
@@ -376,6 +391,34 @@ class LiveModel(ModelState):
             vector = self._prepare(vector)
             n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
         return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+
+    def decide(
+        self,
+        vector: bytes,
+        k: int,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        threshold: float | None = None,
+        min_probability: float | None = None,
+        zero_shot: bool = True,
+        agreement: float | None = None,
+    ) -> Decided:
+        """Return ``rank_estimated`` and the decision on it, of a model that decides.
+
+        ``agreement`` takes the place of the configured one. ``threshold`` and ``min_probability`` filter labels that
+        are not applied. Only the first label of a model whose instances have one is
+        ever applied, and only labels that ``include`` and ``exclude`` leave.
+        """
+        ranking = self.rank_estimated(vector, max(k, MOST_CANDIDATES), include, exclude, zero_shot=zero_shot)
+        estimates = ranking.probabilities
+        applied = np.empty(N_BEST, np.bool_)
+        target = self.decisions.arrays.params[AGREEMENT] if agreement is None else agreement
+        decision, audit, n = decide_answer(self.decisions.arrays, vector, estimates, ranking.scores, target, applied)
+        labels = np.flatnonzero(applied) if decision == ANSWER else np.arange(min(k, len(ranking.class_ids)))
+        shown = Ranking(ranking.class_ids[labels], ranking.scores[labels], estimates[labels])  # type: ignore[index]
+        if decision != ANSWER:
+            shown = _filtered(shown, threshold, min_probability)
+        return Decided(NAMES[decision], shown, ranking.class_ids[:n], bool(audit) and decision != DEFER)
 
     def _reranked(
         self,
@@ -522,7 +565,8 @@ STATE_GROUP = "state"  # digests, saves and restores a model of any configuratio
 def groups_of(config: ModelConfig) -> list[str]:
     """Return the groups of kernels with which a model learns and answers, in addition to ``DEFAULT_GROUPS``."""
     is_sls = config.update == "sls"
-    used = {"sls": is_sls, "reranked": is_sls and config.rerank is not False, "calibrated": config.calibrate}
+    reranked = (is_sls and config.rerank is not False) or config.decide is not None
+    used = {"sls": is_sls, "reranked": reranked, "calibrated": config.estimates}
     return [group for group in used if used[group]]
 
 

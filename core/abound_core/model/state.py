@@ -1,9 +1,9 @@
 """The replicated state of one model, its digest, and its conversion to and from arrays.
 
 It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
-label was learned, the details of registered labels, the prequential score, the calibration, the re-ranker, the
-receipts of idempotency keys, the configuration, and the active version. Only ``abound_core.model.live_model`` changes
-it.
+label was learned, the details of registered labels, the prequential score, the calibration, the decisions, the
+re-ranker, the receipts of idempotency keys, the configuration, and the active version. Only
+``abound_core.model.live_model`` changes it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from abound_core.instances.vocabulary import Vocabulary
 from abound_core.model.active_version import NEVER_ACTIVATED, ServingState
 from abound_core.model.calibration import Calibration
 from abound_core.model.counters import Counters
+from abound_core.model.decisions import Decisions
 from abound_core.model.label_details import DetailsTable
 from abound_core.model.prequential import Prequential
 from abound_core.model.receipts import Receipts
@@ -51,7 +52,8 @@ class ModelState:
         self.details = DetailsTable()
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
-        self.calibration = Calibration(config.calibrate)
+        self.calibration = Calibration(config.estimates)
+        self.decisions = Decisions(config.decide)
         self.receipts = Receipts()
         self.serving = NEVER_ACTIVATED
         self._tallies = Counters()
@@ -76,6 +78,7 @@ class ModelState:
             "trace": self.prequential.trace(),
             "calibration": self.calibration.reliability(),
             "reranking": self.reranker.figures(),
+            "decisions": self.decisions.figures(),
         }
         return {**learned, **self.prequential.scores(), **parts, **self.sizes()}
 
@@ -175,6 +178,7 @@ class ModelState:
             self.serving.to_bytes(),
             *([self.details.digest_bytes()] if self.details else []),
             *reranker,
+            *([self.decisions.digest_bytes()] if self.decisions.on else []),
         ):
             hashed.update(len(part).to_bytes(8, "little"))
             hashed.update(part)
@@ -196,6 +200,7 @@ class ModelState:
             "calibration": self.calibration.to_arrays(),
             "details": self.details.to_arrays(),
             "reranker": self.reranker.to_arrays(),
+            "decisions": self.decisions.to_arrays(),
         }
         return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
@@ -215,6 +220,7 @@ class ModelState:
                 "calibration",
                 "details",
                 "reranker",
+                "decisions",
             )
         }
         try:
@@ -228,7 +234,8 @@ class ModelState:
             state.serving = msgspec.convert(meta["serving"], ServingState)
             state.prequential = Prequential.from_arrays(parts["prequential"])
             state.receipts = Receipts.from_arrays(parts["receipts"])
-            state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
+            state.calibration = Calibration.from_arrays(state.config.estimates, parts["calibration"])
+            state.decisions = Decisions.from_arrays(state.config.decide, parts["decisions"])
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
             state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)
             state.reranker = Reranker.from_arrays(

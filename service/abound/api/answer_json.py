@@ -8,11 +8,12 @@ encoded together. Both ways give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from abound.api.schemas.labels import details_from
 from abound.api.schemas.learn_classify import Because, ClassifyAnswer, ScoredLabel, encoder
-from abound_core.model.live_model import LiveModel
+from abound_core.model.live_model import Decided, LiveModel
 from abound_core.types import START, Offset, Ranking
 
 LIVE = "live"
@@ -62,6 +63,13 @@ class AnswerEncoder:
             parts[3::width] = encoder.encode(ranking.probabilities.tolist())[1:-1].split(b",")
         return b'{"labels":[%b}%b' % (b"".join(parts)[2:], self._tail)
 
+    def decided(self, live: LiveModel, decided: Decided, offset: Offset) -> bytes:
+        """Return the JSON of an answer with a decision, without explanations."""
+        return b"%b,%b" % (
+            self.plain(live, decided.labels, offset)[:-1],
+            encoder.encode(decision_of(live, decided))[1:],
+        )
+
     def _fragments_of(self, live: LiveModel) -> LabelFragments:
         """Return the fragments of a model, and keep them for the next request, which is usually for the same model."""
         heads = self._fragments.get(live)
@@ -85,6 +93,18 @@ class AnswerEncoder:
             for scored, reasons in zip(labels, live.explain(vector, ranking), strict=True):
                 scored.because = [Because(feature, contribution) for feature, contribution in reasons]
         return ClassifyAnswer(labels, self.offset_text(offset), LIVE)
+
+
+def decision_of(live: LiveModel, decided: Decided) -> dict[str, Any]:
+    """Return the fields of ``ClassifyAnswer`` that a decision adds."""
+    fields: dict[str, Any] = {"decision": decided.decision}
+    if decided.audit:
+        fields["audit"] = True
+    if decided.decision == "defer":
+        fields["candidates"] = [live.label(class_id) for class_id in decided.candidates.tolist()]
+        if not live.decisions.reaches_coverage:
+            fields["reachable"] = False
+    return fields
 
 
 def add_names(live: LiveModel, labels: list[ScoredLabel]) -> None:

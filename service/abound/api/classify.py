@@ -13,7 +13,7 @@ from collections.abc import Collection, Coroutine
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from abound.api.answer_json import AnswerEncoder, add_names
+from abound.api.answer_json import AnswerEncoder, add_names, decision_of
 from abound.api.decoding import (
     LONG_TEXT,
     ByteBudget,
@@ -37,6 +37,7 @@ from abound.api.request_body import Headers
 from abound.api.schemas.learn_classify import (
     ClassifyAnswer,
     ClassifyRequest,
+    DecideOptions,
     Instance,
     ScoredLabel,
     classify_decoder,
@@ -60,6 +61,7 @@ from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable
 from abound_core.instances.json_fallback import LONG_JSON
 from abound_core.instances.vectorizer import negative_warning
 from abound_core.model.active_version import LIVE
+from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
 MAX_PENDING_BYTES = 2**21  # approximate, of vectors that one NDJSON request collects before it completes their answers
@@ -111,7 +113,7 @@ class Classify:
         else:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
-            usual = version == LIVE and request.min_offset is None and request.instances is None
+            usual = version == LIVE and request.min_offset is None and request.instances is None and not request.decide
             if not usual or request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request)):
                 return self._answer_request(model, request)
             features, vector = bytes(request.features), vector_immediately(live, request)
@@ -246,7 +248,10 @@ class Classify:
 
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
         """Return the version to rank by; None: the index."""
-        return await self._rankers.choose(model, request.version, request.explain, request.min_probability)
+        way = await self._rankers.choose(model, request.version, request.explain, request.min_probability)
+        if request.decide is not None:
+            check_decide(model.live, request.decide, way is None)
+        return way
 
     async def _wait(self, model: ReplicatedModel, request: ClassifyRequest) -> None:
         if request.min_offset is None:
@@ -275,14 +280,25 @@ class Classify:
             return PendingAnswer(request, vector, config, warning, ranking_request(model, way, vector, request))
         live = model.live
         filters = (request.k, request.include, request.exclude, request.threshold)
-        if live.calibration.on or request.min_probability is not None:
+        decided = None
+        if live.decisions.on:
+            agreement = None if request.decide is None else request.decide.agreement
+            decided = live.decide(vector, *filters, request.min_probability, request.zero_shot, agreement)
+            ranking = decided.labels
+        elif live.calibration.on or request.min_probability is not None:
             ranking = live.rank_estimated(vector, *filters, request.min_probability, request.zero_shot)
         else:
             ranking = live.rank(vector, *filters, request.zero_shot)
         if not request.explain and not request.remember and not request.names:
-            plain = self._answers.plain(live, ranking, model.offset)
+            if decided is None:
+                plain = self._answers.plain(live, ranking, model.offset)
+            else:
+                plain = self._answers.decided(live, decided, model.offset)
             return plain if warning is None else add_warning(plain, warning)
         answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
+        if decided is not None:
+            for field, value in decision_of(live, decided).items():
+                setattr(answer, field, value)
         if request.names:
             add_names(live, answer.labels)
         if request.remember:
@@ -332,6 +348,21 @@ class Classify:
         except StoreUnavailable:
             answer.remembered = False
         return encoder.encode(answer)
+
+
+def check_decide(live: LiveModel, options: DecideOptions, by_index: bool) -> None:
+    """Raise InvalidInstance if a request asks for a decision that the model does not make."""
+    if live.config.decide is None:
+        raise InvalidInstance("decide needs a model that decides; configure it with decide", "decide")
+    if not by_index:
+        raise InvalidInstance("decide is available for the index only: ask for the version live", "decide")
+    least = live.config.decide.agreement
+    if options.agreement is not None and options.agreement < least:
+        raise InvalidInstance(
+            f"decide.agreement is below the model's {least:g}: what the model would defer is not audited; configure "
+            "the model with less",
+            "decide.agreement",
+        )
 
 
 def ranking_request(

@@ -236,7 +236,12 @@ class Learn:
     ) -> bytes:
         weight = 1.0 if instance.weight is None else instance.weight
         labels = pack_labels(
-            instance.labels or (), model.live.limits, instance.rejected or (), instance.ignored or (), weight
+            instance.labels or (),
+            model.live.limits,
+            instance.rejected or (),
+            instance.ignored or (),
+            weight,
+            instance.none,
         )
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
@@ -265,8 +270,8 @@ class Learn:
         self, model: ReplicatedModel, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
     ) -> list[LearnOutcome]:
         check_batch(request, len(instances), self._max_batch)
-        for field in ("labels", "rejected", "ignored", "weight", "prediction", "key"):
-            if getattr(request, field) is not None:
+        for field in ("labels", "rejected", "ignored", "none", "weight", "prediction", "key"):
+            if getattr(request, field) not in (None, False):
                 instead = "use the header Idempotency-Key" if field == "key" else "move it into instances"
                 raise InvalidInstance(f"{field}: a batch has none; {instead}", field)
         await _check_instance_keys(model, request, instances, header_key)
@@ -652,7 +657,7 @@ async def body_hash(instances: list[LabelledInstance], source: str | None, pace:
     pace, hashed, before = pace or TimeSlice(), hashlib.blake2b(digest_size=16), b"[["
     for one in instances:
         parts = (one.features, one.text, one.vector, one.labels, one.prediction, one.rejected, one.ignored, one.weight)
-        part = _encode(parts)
+        part = _encode((*parts, True) if one.none else parts)
         hashed.update(before)
         if len(part) > LARGE_BODY:
             await in_thread(hashed.update, part)

@@ -29,7 +29,7 @@ from abound.api.schemas.models import ConfigShape
 from abound.api.schemas.versions import ActivateRequest
 from abound.jobs.submission import JobRequest
 from abound.security.guard import requirement_of
-from abound_core.config import AnalyzerConfig, ModelConfig
+from abound_core.config import AnalyzerConfig, DecideConfig, ModelConfig
 from abound_core.limits import MODEL_NAME, Limits
 
 REF = "#/components/schemas/{name}"
@@ -115,8 +115,9 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def config_schema(update: str | None = None) -> dict[str, Any]:
     """Return the schema of a configuration in a request: every field, all optional, with the service's defaults."""
     schema = ConfigShape.model_json_schema()
-    analyzer = schema.pop("$defs")["AnalyzerShape"]
-    schema["properties"]["analyzer"] = analyzer
+    parts = schema.pop("$defs")
+    analyzer, decide = parts["AnalyzerShape"], parts["DecideShape"]
+    schema["properties"] |= {"analyzer": analyzer, "decide": {"anyOf": [decide, {"type": "null"}]}}
     schema["anyOf"] = [
         {"properties": {"update": {"const": "sls"}, "memory": {"type": "null"}}},
         {
@@ -128,7 +129,7 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
             }
         },
     ]
-    for part, kind in ((schema, ModelConfig), (analyzer, AnalyzerConfig)):
+    for part, kind in ((schema, ModelConfig), (analyzer, AnalyzerConfig), (decide, DecideConfig)):
         del part["required"]
         for field in fields(kind):
             if field.name != "analyzer":

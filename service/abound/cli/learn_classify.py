@@ -115,6 +115,10 @@ def learn(
     label_separator: LabelSeparator = None,
     vector: VectorColumn = None,
     ignore: IgnoredColumns = None,
+    none: Annotated[
+        bool,
+        typer.Option("--none", help="Learn instances without labels: no label fits them. Otherwise they are skipped."),
+    ] = False,
     skip: Skip = 0,
     limit: Limit = None,
     skip_bad: SkipBad = False,
@@ -131,9 +135,10 @@ def learn(
     prefix = uuid.uuid4().hex
 
     def line_of(instance: DatasetInstance, number: int) -> bytes | None:
-        if not instance.is_labelled:
+        if not (instance.is_labelled or none):
             return None
-        extra = {"key": f"{prefix}:{number}"} if keyed and instance.key is None else {}
+        extra: dict[str, Any] = {} if instance.is_labelled else {"none": True}
+        extra |= {"key": f"{prefix}:{number}"} if keyed and instance.key is None else {}
         extra |= {"source": source} if source and instance.source is None else {}
         return _with_fields(instance.to_json(), extra)
 

@@ -74,8 +74,13 @@ class ApiKey(str):
         return "'***'"
 
 
+def _estimates(estimator: AboundClassifier) -> bool:
+    config = estimator.config or {}
+    return bool(config.get("calibrate")) or config.get("decide") is not None
+
+
 def _check_calibrates(estimator: AboundClassifier) -> bool:
-    if not (estimator.config or {}).get("calibrate"):
+    if not _estimates(estimator):
         raise AttributeError('predict_proba needs a model that calibrates: config={"calibrate": True}')
     return True
 
@@ -190,14 +195,24 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the best class of each row, shape (n,), or the indicator of its classes, shape (n, n_classes)."""
+        """Return the best class of each row, shape (n,), or the indicator of its classes, shape (n, n_classes).
+
+        With ``config={"decide": {}}`` and one class per row, a row that no class fits gets None.
+        """
         if self._is_multilabel():
-            calibrates = (self.config or {}).get("calibrate")
-            parts = [part[1 if calibrates else 0] for part in self._estimates(X)[1]]
+            parts = [part[1 if _estimates(self) else 0] for part in self._estimates(X)[1]]
             return (np.concatenate(parts) >= self.threshold).astype(np.int64)
         classes, estimates = self._estimates(X)
         best = [np.argmax(scores, axis=1) for scores, _ in estimates]
         predicted: npt.NDArray[Any] = classes[np.concatenate(best)]
+        if (self.config or {}).get("decide") is not None:
+            predicted = predicted.astype(object)
+            for at, block in enumerate(self._blocks(X)):
+                rows = list(self._rows(block))
+                found = self._backend.find_none(row for row in rows if row is not None)
+                for place, row in enumerate(rows, at * PREDICT_BATCH):
+                    if row is None or next(found):
+                        predicted[place] = None
         return predicted
 
     @available_if(_check_calibrates)  # type: ignore[untyped-decorator]
@@ -496,6 +511,10 @@ class EstimatorBackend(Protocol):
         """Yield at most ``k`` labels for each row."""
         ...
 
+    def find_none(self, rows: Iterable[Row]) -> Iterator[bool]:
+        """Yield for each row whether the model, which decides, says that no label fits."""
+        ...
+
 
 class InProcessBackend:
     """Keeps the live index in this process. Threads may share it."""
@@ -525,6 +544,11 @@ class InProcessBackend:
                 labels = [live.label(class_id) for class_id in ranking.class_ids.tolist()]
             estimates = np.zeros(len(ranking.scores)) if ranking.probabilities is None else ranking.probabilities
             yield list(zip(labels, ranking.scores.tolist(), estimates.tolist(), strict=True))
+
+    def find_none(self, rows: Iterable[Row]) -> Iterator[bool]:
+        for row in rows:
+            with self._lock:
+                yield self._live.decide(self._vector(row), 1).decision == "none"
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -597,6 +621,14 @@ class ServiceBackend:
                 if isinstance(answer, Refused):
                     raise answer
                 yield [(one.label, one.score, one.probability or 0.0) for one in answer.labels]
+
+    def find_none(self, rows: Iterable[Row]) -> Iterator[bool]:
+        instances = (InputInstance(**_input(row)) for row in rows)
+        with Client(self._url, key=self._key) as client:
+            for answer in client.model(self.name).classify_many(instances, k=1, min_offset=self._offset):
+                if isinstance(answer, Refused):
+                    raise answer
+                yield answer.decision == "none"
 
 
 def _input(row: Row) -> dict[str, Any]:

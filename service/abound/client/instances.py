@@ -64,6 +64,8 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
         Labels that were shown and not chosen, at most 100.
     weight : float
         Importance, above 0 and at most 100.
+    none : bool
+        No label fits; without labels.
     """
 
     labels: Sequence[str] = ()
@@ -73,6 +75,7 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
     rejected: Sequence[str] = ()
     ignored: Sequence[str] = ()
     weight: float = 1.0
+    none: bool = False
 
 
 class ClassifyOptions(TypedDict, total=False):
@@ -89,6 +92,7 @@ class ClassifyOptions(TypedDict, total=False):
     version: str | None
     min_offset: str | None
     remember: bool
+    decide: Mapping[str, float] | None
 
 
 class LearnKwargs(TypedDict, total=False):
@@ -100,6 +104,7 @@ class LearnKwargs(TypedDict, total=False):
     rejected: Sequence[str]
     ignored: Sequence[str]
     weight: float
+    none: bool
 
 
 def _fields(struct: Struct) -> dict[str, Any]:

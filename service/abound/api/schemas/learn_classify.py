@@ -37,6 +37,16 @@ PROBABILITY = (
     "model that re-ranks and an instance with a vector."
 )
 
+DECISION = (
+    "Only of a model with `decide`, by the index. `answer`: apply `labels` without a person; `defer`: ask a person; "
+    "`none`: no label of the model fits, or a new one does."
+)
+DECIDE_AGREEMENT = "Share of the applied labels that shall be right; at least that of the model."
+CANDIDATES = (
+    "Only with `defer`: a right label is among these as often as the model's `coverage` says, if that is reachable."
+)
+NO_LABEL_FITS = "No label fits the instance. It has no labels then."
+
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "additionalProperties": {
@@ -66,7 +76,7 @@ WARNING = (
     "only in the answer to the first such line of a request."
 )
 
-LABELS = "The true labels, at most 100; at least one unless `rejected` or `ignored` has one."
+LABELS = "The true labels, at most 100; at least one unless `rejected` or `ignored` has one, or `none` is true."
 REJECTED = "Labels that are wrong, at most 100, with or without true ones."
 IGNORED = (
     "Labels that were shown and not chosen, at most 100, with or without true ones. They are learned only with the "
@@ -97,6 +107,12 @@ class Instance(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     features: Features = msgspec.field(default_factory=Raw)
     text: Text | None = None
     vector: Annotated[Numbers | EncodedVector | None, Meta(description=VECTOR, examples=[[0.1, -0.25, 0.5]])] = None
+
+
+class DecideOptions(Struct, forbid_unknown_fields=True, gc=False):
+    """Options of a decision."""
+
+    agreement: Annotated[float, Meta(ge=0.5, le=0.999, description=DECIDE_AGREEMENT)] | None = None
 
 
 class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -134,6 +150,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
         True
     )
     remember: Annotated[bool, Meta(description="Store the instance for a later label.")] = False
+    decide: Annotated[DecideOptions, Meta(description="Only of a model with `decide`, by the index.")] | None = None
     instances: Annotated[list[Instance], Meta(min_length=1, description="A batch.")] | None = None
 
 
@@ -143,6 +160,7 @@ class LabelledInstance(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fa
     labels: Labels | None = None
     rejected: Rejected | None = None
     ignored: Ignored | None = None
+    none: Annotated[bool, Meta(description=NO_LABEL_FITS)] = False
     weight: Weight | None = None
     prediction: Annotated[str, Meta(description="Id of an instance that `/classify` remembered.")] | None = None
     key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_CHARACTERS, description="Idempotency key.")] | None = None
@@ -192,6 +210,16 @@ class ClassifyAnswer(Struct, omit_defaults=True, gc=False):
     version: str
     id: Annotated[str, Meta(description="Only with `remember`.")] | None = None
     remembered: Annotated[bool, Meta(description="False: the instance could not be stored.")] | None = None
+    decision: Annotated[Literal["answer", "defer", "none"], Meta(description=DECISION)] | None = None
+    audit: (
+        Annotated[bool, Meta(description="True: apply the decision, and send what a person says to `/learn`, too.")]
+        | None
+    ) = None
+    candidates: Annotated[list[str], Meta(description=CANDIDATES)] | None = None
+    reachable: (
+        Annotated[bool, Meta(description="False: the best 50 labels have a right one less often than `coverage`.")]
+        | None
+    ) = None
     warning: Warned = None
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from abound.api.schemas.shape import Shape
-from abound_core.config import AnalyzerConfig, ModelConfig
+from abound_core.config import AnalyzerConfig, DecideConfig, ModelConfig
 from abound_core.model.active_version import ServingState
 
 
@@ -19,10 +19,15 @@ class AnalyzerShape(Shape, record=AnalyzerConfig):
     )
 
 
+class DecideShape(Shape, record=DecideConfig):
+    """When a label may be applied without a person. In a request, omitted fields keep their values."""
+
+
 class ConfigShape(Shape, record=ModelConfig):
     """The configuration of a model. In a request, omitted fields keep their values."""
 
     analyzer: AnalyzerShape
+    decide: DecideShape | None
 
 
 class ServingShape(Shape, record=ServingState, fields="version digest former at"):

@@ -138,6 +138,48 @@ class RerankingShape(Shape):
     index: RerankedScoresShape = Field(description="The index alone.")
 
 
+class SharesShape(Shape):
+    """Decisions on instances. An audited answer stands for all answers, so that shares are those of `/classify`."""
+
+    n: int = Field(description="Events that count: deferred, none, or an audited answer.")
+    shares: dict[Literal["answer", "defer", "none"], float]
+    audited: int = Field(description="Audited answers.")
+    agreement: float | None = Field(ge=0, le=1, description="Share of their labels that were right; null without any.")
+    low: float | None = Field(ge=0, le=1, description="A lower confidence bound of the agreement (84 %).")
+
+
+class CandidatesShape(Shape):
+    """The sets of candidates of deferred instances, over about the newest 2,000; null before the first."""
+
+    coverage: float = Field(description="The configured share with a right label.")
+    held: float | None = Field(ge=0, le=1, description="Share of the sets that had a right label.")
+    reached: float | None = Field(
+        ge=0, le=1, description="Share of the instances with a right label among the best 50."
+    )
+    reachable: bool
+
+
+class PointShape(Shape):
+    """What a threshold would answer."""
+
+    threshold: float = Field(ge=0, le=1, description="Least probability of an applied label.")
+    share: float = Field(ge=0, le=1, description="Share of the instances (labels) from it on.")
+    agreement: float = Field(ge=0, le=1)
+    low: float = Field(ge=0, le=1, description="Lower confidence bound; 0 with too few events.")
+
+
+class DecisionsShape(Shape):
+    """Decisions, by events that were decided before they were learned."""
+
+    agreement: float = Field(description="The configured agreement.")
+    threshold: float | None = Field(description="Least probability of an applied label; null: nothing is answered yet.")
+    all: SharesShape = Field(description="Over all time.")
+    newest: SharesShape = Field(description="Over the newest 1,000 that count.")
+    candidates: CandidatesShape
+    none_below: float | None = Field(description="Instances whose best score is below get `none`; null: none do.")
+    curve: list[PointShape] = Field(description="By threshold, upwards.")
+
+
 class FeedbackShape(Shape):
     """Feedback other than true labels, over all time."""
 
@@ -168,7 +210,8 @@ class StatsAnswer(Shape):
     recent: ScoresShape = Field(description="Over the newest 500; below `window`: the model has become worse.")
     challengers: ContestShape | None = Field(description="Null while there is no challenger.")
     trace: TraceShape
-    calibration: CalibrationShape | None = Field(description="Null without `calibrate`.")
+    calibration: CalibrationShape | None = Field(description="Null without `calibrate` or `decide`.")
+    decisions: DecisionsShape | None = Field(description="Null without `decide`.")
     reranking: RerankingShape | None = Field(description="Null unless the model re-ranks.")
     connections: int
     features: int

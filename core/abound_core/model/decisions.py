@@ -1,0 +1,183 @@
+"""Decisions of a model with ``decide``: their state, fixed in size, and its figures.
+
+``abound_core/model/decision_kernels.py`` has the rules. No class number is part of the state, so that labels may be
+merged or retired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
+from abound_core.config import DecideConfig
+from abound_core.errors import Corrupted
+from abound_core.model.calibration_kernels import OFFSET
+from abound_core.model.decision_kernels import (
+    AGREEMENT,
+    ANSWER,
+    AUDIT,
+    BINS_PER_LOG,
+    BINS_PER_LOGIT,
+    COVERAGE,
+    DEFERRED,
+    HELD,
+    LABELS,
+    LOWEST_LOG,
+    LOWEST_LOGIT,
+    MOST_THETA,
+    N_BINS,
+    N_PARAMS,
+    N_SCORES,
+    N_SETS,
+    N_TOTALS,
+    NEWEST,
+    NONE,
+    NONE_SHARE,
+    REACHED,
+    RIGHT,
+    RIGHT_LABELS,
+    THETA,
+    TRUE_LABELS,
+    N,
+    find_bound,
+    find_threshold,
+    lower_bound,
+    put_curve,
+)
+
+NAMES = ("defer", "answer", "none")
+
+Floats = npt.NDArray[np.float64]
+
+ARRAYS = {
+    "outcomes": ArraySpec(np.float64, (N_BINS, 3), 0, MOST_EVENTS),
+    "scores": ArraySpec(np.float64, (2, N_SCORES), 0, MOST_EVENTS),
+    "sets": ArraySpec(np.float64, (N_SETS,), 0, MOST_EVENTS),
+    "totals": ArraySpec(np.int64, (N_TOTALS,), 0, MOST_EVENTS),
+    "newest": ArraySpec(np.uint8, (NEWEST,)),
+}
+"""The arrays of ``Decisions.to_arrays``, about 5 kB; without ``decide`` there are none."""
+
+
+class DecisionArrays(NamedTuple):
+    """The arrays that the kernels use; all are empty unless the model decides."""
+
+    params: Floats  # shape (N_PARAMS,); from the configuration
+    outcomes: Floats  # shape (N_BINS, 3)
+    scores: Floats  # shape (2, N_SCORES)
+    sets: Floats  # shape (N_SETS,)
+    totals: npt.NDArray[np.int64]  # shape (N_TOTALS,)
+    newest: npt.NDArray[
+        np.uint8
+    ]  # shape (NEWEST,); ring: decision | labels of an audited answer << 2 | right ones << 5
+    plain: Floats  # shape (1,); the index's best score for the instance that is answered; not part of the state
+
+
+class Decisions:
+    """The decisions of a model; changed only by the apply kernel. If not ``on``, the state is empty."""
+
+    def __init__(self, config: DecideConfig | None) -> None:
+        self.on = config is not None
+        fresh = {name: np.zeros_like(spec.empty()[: None if self.on else 0]) for name, spec in ARRAYS.items()}
+        self.arrays = DecisionArrays(np.zeros(N_PARAMS if self.on else 0), plain=np.zeros(int(self.on)), **fresh)
+        self.configure(config)
+
+    def configure(self, config: DecideConfig | None) -> None:
+        """Use other parameters, of a model that decides before and after."""
+        if config is not None:
+            self.arrays.params[:] = config.agreement, config.audit, config.none, config.coverage
+
+    def figures(self) -> dict[str, Any] | None:
+        """Return shares, agreement, threshold and curve, of all time and of the newest; None unless the model decides.
+
+        Shares and agreement are estimates for all instances of ``/classify``: what counts once is deferred, or gets
+        none; what was answered and audited stands for 1 / audit instances.
+        """
+        if not self.on:
+            return None
+        params, outcomes, scores, sets, totals, newest, _ = self.arrays
+        n = int(totals[:LABELS].sum())
+        codes = newest[: min(n, NEWEST)].astype(np.int64)
+        recent = np.bincount(codes & 3, minlength=LABELS), (codes >> 2 & 7).sum(), (codes >> 5).sum()
+        threshold = int(find_threshold(outcomes, 1.0 + sets[TRUE_LABELS], params[AGREEMENT]))
+        held, reached = (float(sets[place] / sets[DEFERRED]) if sets[DEFERRED] else None for place in (HELD, REACHED))
+        bound = int(find_bound(scores, params[NONE_SHARE]))
+        return {
+            "agreement": float(params[AGREEMENT]),
+            "threshold": probability_of(threshold) if threshold < N_BINS else None,
+            "all": self._shares(totals[:LABELS], int(totals[LABELS]), int(totals[RIGHT_LABELS])),
+            "newest": self._shares(recent[0], int(recent[1]), int(recent[2])),
+            "candidates": {
+                "coverage": float(params[COVERAGE]),
+                "held": held,
+                "reached": reached,
+                "reachable": self.reaches_coverage,
+            },
+            "none_below": math.exp(LOWEST_LOG + bound / BINS_PER_LOG) - OFFSET if bound else None,
+            "curve": self.curve(),
+        }
+
+    @property
+    def reaches_coverage(self) -> bool:
+        """Whether the best labels contain a true one as often as the coverage demands."""
+        params, sets = self.arrays.params, self.arrays.sets
+        return bool(sets[REACHED] >= params[COVERAGE] * sets[DEFERRED])
+
+    def curve(self) -> list[dict[str, float]]:
+        """Return what each threshold would answer: the share of the labels, their agreement and its lower bound."""
+        points = np.empty((N_BINS, 3))
+        put_curve(self.arrays.outcomes, 1.0 + self.arrays.sets[TRUE_LABELS], points)
+        total = points[0, 0]
+        return [
+            {"threshold": probability_of(b), "share": share / total, "agreement": agreement, "low": low}
+            for b, (share, agreement, low) in enumerate(points.tolist())
+            if share > 0.0
+        ]
+
+    def _shares(self, counts: npt.NDArray[np.int64], labels: int, right: int) -> dict[str, Any]:
+        weights = counts * np.array([1.0, 1.0 / self.arrays.params[AUDIT], 1.0])
+        total = max(weights.sum(), 1.0)
+        return {
+            "n": int(counts.sum()),
+            "shares": dict(zip(NAMES, (weights / total).tolist(), strict=True)),
+            "audited": int(counts[ANSWER]),
+            "agreement": right / labels if labels else None,
+            "low": float(lower_bound.py_func(right / labels, labels)) if labels else None,
+        }
+
+    # --- as arrays
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: getattr(self.arrays, name).copy() for name in ARRAYS} if self.on else {}
+
+    @classmethod
+    def from_arrays(cls, config: DecideConfig | None, arrays: Mapping[str, npt.NDArray[Any]]) -> Decisions:
+        fresh = cls(config)
+        given = check_arrays("the decisions", arrays, ARRAYS if fresh.on else {})
+        if not fresh.on:
+            return fresh
+        totals, sets, outcomes = given["totals"], given["sets"], given["outcomes"]
+        if (
+            np.any(outcomes[:, RIGHT] > outcomes[:, N])
+            or totals[RIGHT_LABELS] > totals[LABELS]
+            or max(sets[HELD], sets[REACHED]) > sets[DEFERRED]
+            or sets[THETA] > MOST_THETA
+            or np.any((given["newest"] & 3) > NONE)
+        ):
+            raise Corrupted("the decisions of a model have contradictory counts")
+        for name, array in given.items():
+            getattr(fresh.arrays, name)[...] = array
+        return fresh
+
+    def digest_bytes(self) -> bytes:
+        return b"".join(array.tobytes() for array in self.to_arrays().values())
+
+
+def probability_of(place: int) -> float:
+    """Return the least probability of a bin of outcomes."""
+    return 1.0 / (1.0 + math.exp(-(LOWEST_LOGIT + place / BINS_PER_LOGIT))) if place else 0.0
