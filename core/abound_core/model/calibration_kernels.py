@@ -52,6 +52,7 @@ ALL, BEFORE, NOW = range(3)
 
 N_ROWS = 3
 N_BINS = 10
+N_KNOTS = N_BINS + 2
 PAIRS, TRUE, ESTIMATES, ERRORS = range(4)
 """Columns: pairs, true ones, the sum of the estimates, the sum of squared errors."""
 
@@ -101,7 +102,7 @@ def estimate_all(weights, scores, n, best, second, best_at, logs, estimates):
 
 @inlined
 def put_knots(bins, knots):
-    """Write the answers in the middle of each tenth, after that for 0 and before that for 1 (``N_BINS`` + 2)."""
+    """Write the answers in the middle of each tenth, after that for 0 and before that for 1 (``N_KNOTS``)."""
     knots[0], share = 0.0, 0.0
     for b in range(N_BINS):
         n_true = bins[BEFORE, b, TRUE] + bins[NOW, b, TRUE]
@@ -131,7 +132,7 @@ def estimate(calibration, class_ids, scores, best_ids, best_scores, estimates):
         best_at = i if class_ids[i] == best_ids[0] else best_at
     best = clip_score(best_scores[0]) if len(best_scores) > 0 else 0.0
     second = clip_score(best_scores[1]) if len(best_scores) > 1 else 0.0
-    weights, knots = floats_on_stack(N_TERMS), floats_on_stack(N_BINS + 2)
+    weights, knots = floats_on_stack(N_TERMS), floats_on_stack(N_KNOTS)
     for term in range(N_TERMS):
         weights[term] = calibration.weights[term]
     weights[5] = max(weights[5], 0.0)

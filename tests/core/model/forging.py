@@ -33,6 +33,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "sls calibrated": {"update": "sls", "rows": False, "rerank": False, "calibrate": True},
     "rows": {"update": "sls", "rerank": False, "implicit": 0.1},
     "vectors reranked": {"update": "sls", "rows": False, "calibrate": True},
+    "vectors deciding": {"update": "sls", "decide": {"agreement": 0.7, "audit": 0.5}},
 }
 
 NUMBERS = [1e308, -1e308, 1e38, -1e38, 1e30, -1.0, np.nan, np.inf, -np.inf, 0.0, 5e-324, 1e-45, 1.0]
@@ -116,6 +117,8 @@ class Forgery:
         model.digest()
         model.begin(self.events, EVENTS, [Unit(EVENTS)], Offset(2, 1, 0)).finish()
         for vector in self.questions:
+            if model.decisions.on:
+                model.decide(vector, 5)
             ranking = model.rank_estimated(vector, 5) if model.calibration.on else model.rank(vector, 5)
             assert np.isfinite(ranking.scores).all(), ranking
             assert ranking.probabilities is None or np.isfinite(ranking.probabilities).all(), ranking

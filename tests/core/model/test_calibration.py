@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numba import njit
 
 from abound_core.config import ModelConfig
@@ -18,9 +20,11 @@ from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.numba.exp_log import exponential
 from abound_core.numba.intrinsics import pointer
+from abound_core.types import Ranking
 from tests.core.model.test_live_model import Instance, learn, learned, vector_of
 from tests.core.oracles import calibration as calibration_oracle
-from tests.core.oracles.calibration import Oracle, terms
+from tests.core.oracles.calibration import Oracle
+from tests.randomness import examples
 
 UPDATES = ("fsu", "sls")
 
@@ -103,10 +107,7 @@ def test_probabilities_are_the_oracles_whatever_is_asked_for():
     followed(model, stream(300, 4, 2), oracle)
     for keys, _ in stream(40, 5, 2):
         vector, best = vector_of(keys), ranked(model, keys)
-        expected = {
-            class_id: oracle.estimate(terms(score, best[0][1], best[1][1], place == 0))
-            for place, (class_id, score) in enumerate(best)
-        }
+        expected = {class_id: oracle.answer(best, place) for place, (class_id, _) in enumerate(best)}
         names = [model.label(class_id) for class_id, _ in best]
         for asked in ({}, {"k": 1}, {"include": names[1:]}, {"exclude": names[:2]}, {"threshold": best[1][1]}):
             given = {"k": 20} | asked
@@ -119,6 +120,38 @@ def test_probabilities_are_the_oracles_whatever_is_asked_for():
         kept = model.rank_estimated(vector, 20, min_probability=least)
         assert kept.class_ids.tolist() == [class_id for class_id, _ in best if expected[class_id] >= least]
         assert len(kept.class_ids) == 2
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.floats(0, 1)), min_size=10, max_size=10),
+    st.lists(st.floats(-5, 5), min_size=6, max_size=6),
+    st.floats(0, 1),
+)
+def test_a_probability_never_falls_where_score_and_lead_rise_together(tenths, weights, second):
+    calibration = Calibration(True)
+    calibration.arrays.weights[:] = weights
+    for tenth, (n, share) in enumerate(tenths):
+        calibration.arrays.bins[2, tenth, :3] = n, share * n, n * (tenth + 0.5) / 10
+    scores = np.linspace(second, 1, 60)
+    found = [
+        calibration.probabilities(Ranking(np.arange(2, dtype=np.int32), np.array([score, second])))[0]
+        for score in scores.tolist()
+    ]
+    assert all(later >= earlier - 1e-12 for earlier, later in pairwise(found))
+    assert 0 <= found[0] <= found[-1] <= 1
+
+
+def test_with_few_events_nothing_is_sure():
+    """After twenty events no probability exceeds what so few right answers are worth; after many it is what it was."""
+    few, many = Calibration(True), Calibration(True)
+    sure = Ranking(np.arange(2, dtype=np.int32), np.array([1.0, 0.0]))
+    true, known = np.arange(5) == 0, np.ones(5, np.bool_)
+    for calibration, n in ((few, 20), (many, 4000)):
+        for _ in range(n):
+            learn_pairs(calibration.arrays, np.array([1.0, 0.0, 0.0, 0.0, 0.0]), true, known)
+    assert few.probabilities(sure)[0] < 0.9
+    assert many.probabilities(sure)[0] > 0.98
 
 
 def test_nothing_is_estimated_of_nothing():

@@ -76,6 +76,28 @@ class Oracle:
             logit += weight * term
         return 1.0 / (1.0 + exponential(-min(max(logit, -30.0), 30.0)))
 
+    def answer(self, ranked: list[tuple[int, float]], place: int) -> float:
+        """The probability of a class of a ranking, as answers have it."""
+        second = ranked[1][1] if len(ranked) > 1 else 0.0
+        x = terms(ranked[place][1], ranked[0][1], second, place == 0)
+        learned, self.weights = self.weights, list(self.weights)
+        self.weights[5] = max(self.weights[5], 0.0)
+        self.weights[1] = max(self.weights[1], -self.weights[2] - self.weights[5] / 1.02)
+        chance = self.estimate(x)
+        self.weights = learned
+        knots, share = [(0.0, 0.0)], 0.0
+        for tenth in range(10):
+            pairs = [[p for p in part if min(int(p[0] * 10), 9) == tenth] for part in self.stretches[-2:]]
+            expected = sum(sum((p[0] for p in part), 0.0) for part in pairs)
+            share = min(sum(p[1] for part in pairs for p in part) / (expected + 2.5), 1.0)
+            middle = (tenth + 0.5) / 10
+            knots.append((middle, max(knots[-1][1], middle * share)))
+        knots.append((1.0, max(knots[-1][1], share)))
+        at = int(chance * 10 + 0.5)
+        part = chance * 10 + 0.5 - at
+        part = 2 * (chance * 10 + 0.5) - 1 if at == 0 else 2 * (chance * 10 + 0.5 - 10) if at == 10 else part
+        return knots[at][1] + (knots[at + 1][1] - knots[at][1]) * part
+
     def learn(self, ranked: list[tuple[int, float]], true: set[int], known: set[int] | None = None) -> None:
         """An instance by its best five classes and their scores, its true classes, and those of which it is known."""
         best = [(place, *pair) for place, pair in enumerate(ranked[:5]) if pair[1] > 0.0]
