@@ -50,8 +50,9 @@ from abound_core.config import ModelConfig
 from abound_core.instances import text_encoder
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.dense_vector import quantize
+from abound_core.instances.read_options import ReadOptions
 from abound_core.instances.record import is_empty, pack_labels
-from abound_core.instances.tables import LABEL_COLUMNS, TableColumns, read_batches
+from abound_core.instances.tables import LABEL_COLUMNS, read_batches
 from abound_core.limits import DATASET_LIMITS
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
@@ -365,8 +366,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield from (text or None for text in X)
             return
         if self._kind == FRAME:
-            columns = TableColumns(text=(self.text,) if isinstance(self.text, str) else tuple(self.text or ()))
-            for row in read_batches(_batches(X), columns, "X"):
+            options = ReadOptions(text=(self.text,) if isinstance(self.text, str) else tuple(self.text or ()))
+            for row in read_batches(_batches(X), options, "X"):
                 yield row if row.text or row.features not in (None, b"{}") or row.vector else None
             return
         if self.vectors:

@@ -1,0 +1,146 @@
+"""What the first rows of a file are read as, and what looks as if it was meant otherwise."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from abound.datasets.detection import SAMPLE_ROWS, WITH_COLUMNS
+from abound.datasets.files import COLUMNAR, read_file, resolve_file
+from abound_core.errors import AboundError, Malformed, TooLarge
+from abound_core.instances.data_formats import DatasetInstance
+from abound_core.instances.read_options import ReadOptions
+from abound_core.instances.tables import PANDAS_INDEX
+
+INSPECTED_BYTES = 2**24
+SHOWN = 3  # values of a column, and labels
+LEAST_ROWS = 10  # of a warning about the values of a column
+UNIQUE_SHARE = 0.9  # distinct values of near-unique strings
+CODES_SHARE = 0.25  # most distinct values of whole numbers that may be codes
+LEAST_CODE = 16  # smaller whole numbers are counts or grades
+HTML_SHARE = 0.2  # of the texts
+
+_HTML = re.compile(r"<(?:html|body|head|p|div|span|br|a|table|td|li|ul|img|style)\b[^>]*>", re.IGNORECASE)
+_CODE = re.compile(r"""\[.*\]|\{.*\}|\(.*\)|\|.*\||["'].*["']""", re.DOTALL)
+_DECIMAL_COMMA = re.compile(r"\D{0,4}\d[\d.]*,\d+\D{0,4}")
+
+
+class ColumnReport(msgspec.Struct, frozen=True):
+    name: str
+    role: str
+    kind: str
+    values: tuple[str, ...]
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """The report about a file. ``is_misread``: a warning says that most rows would not be read as meant."""
+
+    file: str
+    options: ReadOptions
+    rows: int
+    columns: tuple[ColumnReport, ...]
+    labels: tuple[str, ...]
+    warnings: tuple[str, ...]
+    is_misread: bool
+
+
+class _Enough(AboundError):
+    pass
+
+
+def inspect(name: str, options: ReadOptions) -> Inspection:
+    """Read the first rows of a file. Raises Malformed if its header or its end is wrong."""
+    options = resolve_file(name, options)
+    bad: list[Malformed] = []
+    found: list[DatasetInstance] = []
+
+    def on_bad(error: Malformed) -> None:
+        bad.append(error)
+        if len(bad) > SAMPLE_ROWS:
+            raise _Enough
+
+    with suppress(_Enough, TooLarge):
+        bound = None if options.format in COLUMNAR else INSPECTED_BYTES
+        found.extend(islice(read_file(name, None, bound, on_bad, options), SAMPLE_ROWS))
+    labels = Counter(label for one in found for label in one.labels)
+    columns = _columns(found, options) if options.format in WITH_COLUMNS else {}
+    n, coded = len(found) + len(bad), sum(count for label, count in labels.items() if _CODE.fullmatch(label))
+    warnings = [*_of_columns(columns, options), *_of_labels(labels, coded)]
+    if found and columns:
+        empty = {*found[0].fields} - {*PANDAS_INDEX, *options.roles, *options.ignore} - {name for name, _ in columns}
+        empty = {name for name in empty if f"{name} day" not in dict(columns)}
+        warnings += [f"{name}: the column is empty" for name in found[0].fields if name in empty]
+    if bad:
+        warnings.append(f"{len(bad):,} of the first {n:,} rows cannot be read; the first: {bad[0]}")
+    return Inspection(
+        file=name,
+        options=options,
+        rows=len(found),
+        columns=tuple(_report(name, role, values) for (name, role), values in columns.items()),
+        labels=tuple(labels),
+        warnings=tuple(warnings),
+        is_misread=2 * len(bad) > n or 2 * coded > labels.total() > 0,
+    )
+
+
+def _columns(found: list[DatasetInstance], options: ReadOptions) -> dict[tuple[str, str], list[Any]]:
+    """Return the values of the columns, by name and role. Absent values are left out."""
+    values: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    roles = {name: role for role in ("category", "number", "date") for name in getattr(options, role)}
+    for one in found:
+        texts = one.text if isinstance(one.text, dict) else {(*options.text, "text")[0]: one.text}
+        for name, text in texts.items():
+            if text:
+                values[name, "text"].append(text)
+        values["+".join(options.label) or "labels", "label"].extend(one.labels)
+        for name, value in (msgspec.json.decode(one.features) if one.features else {}).items():
+            values[name, roles.get(name, "feature")].append(value)
+        if one.vector is not None:
+            values[options.vector or "vector", "vector"].append(one.vector)
+    return values
+
+
+def _report(name: str, role: str, values: list[Any]) -> ColumnReport:
+    kinds = {bool: "true or false", float: "number", int: "number", str: "string", list: "list"}
+    kind = " or ".join(dict.fromkeys(kinds.get(type(value), "vector") for value in values))
+    shown = dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values[:1000])
+    return ColumnReport(name, role, kind, tuple(shown)[:SHOWN])
+
+
+def _of_columns(columns: dict[tuple[str, str], list[Any]], options: ReadOptions) -> Iterator[str]:
+    for (name, role), values in columns.items():
+        strings = [value for value in values if isinstance(value, str)]
+        n = len(values)
+        if role == "text" and sum(map(bool, map(_HTML.search, strings))) > HTML_SHARE * n:
+            yield f"{name}: the texts look like HTML; remove the markup before"
+        if role not in ("feature", "number") or n < LEAST_ROWS:
+            continue
+        numbers = [value for value in values if type(value) in (int, float) and value == int(value)]
+        if 2 * sum(map(bool, map(_DECIMAL_COMMA.fullmatch, strings))) > n:
+            yield f"{name}: strings that look like numbers with decimal commas; --decimal , --number {name} reads them"
+        elif len(strings) == n and len({*strings}) >= UNIQUE_SHARE * n:
+            yield f"{name}: {len({*strings})} of {n} values differ; if it is text, --text {name}, else --ignore {name}"
+        elif len(numbers) == n and numbers == sorted({*numbers}):
+            yield f"{name}: every value is larger than the one before; if it is an identifier, --ignore {name}"
+        elif len(numbers) == n and 2 < len({*numbers}) <= CODES_SHARE * n and max(numbers) > LEAST_CODE:
+            yield f"{name}: {len({*numbers})} whole numbers in {n} rows; if they are codes, --category {name}"
+
+
+def _of_labels(labels: Counter[str], coded: int) -> Iterator[str]:
+    if labels and {*labels} <= {"0", "1"}:
+        yield "the labels are only 0 and 1; if several columns are labels, name each of them: --label a --label b"
+    if coded:
+        example = next(filter(_CODE.fullmatch, labels))
+        yield f"labels look like lists or code, such as {example!r}; write JSON, or name a --label-separator"
+    alike: dict[str, list[str]] = defaultdict(list)
+    for label in labels:
+        alike[unicodedata.normalize("NFKC", re.sub(r"[\s\u200b-\u200d\ufeff]+", "", label)).casefold()].append(label)
+    for same in islice((same for same in alike.values() if len(same) > 1), SHOWN):
+        yield f"labels differ in case, spaces or Unicode form only: {', '.join(map(repr, same[:SHOWN]))}"
