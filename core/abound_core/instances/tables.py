@@ -427,7 +427,8 @@ def read_batches(
 
 def _by_type(schema: Any, options: ReadOptions) -> ReadOptions:
     """Return the options with the columns that have the types of categories and dates."""
-    types = {one.name: str(one.type) for one in schema if one.name not in options.roles}
+    taken = {*options.roles, *(schema.names if ANY_FIELD in options.ignore else ())}
+    types = {one.name: str(one.type) for one in schema if one.name not in taken}
     return msgspec.structs.replace(
         options,
         category=(*options.category, *(name for name, kind in types.items() if kind.startswith("dictionary"))),

@@ -223,13 +223,10 @@ def _lines(
 
 def _texts(stream: Any, options: ReadOptions, *how: Any) -> Iterator[str]:
     # Without translation of line ends, so that a carriage return alone ends a line, and one in quotes stays.
-    text = io.TextIOWrapper(stream, options.encoding or "utf-8", errors="surrogateescape", newline="")
-    lines = _lines(text.readline, *how)
-    try:
+    with io.TextIOWrapper(stream, options.encoding or "utf-8", errors="surrogateescape", newline="") as text:
+        lines = _lines(text.readline, *how)
         yield from (line.removeprefix("\ufeff") for line in islice(lines, 1))
         yield from lines
-    finally:
-        text.detach()
 
 
 def _plain_lines(stream: Any, options: ReadOptions, *how: Any) -> Iterator[bytes]:

@@ -57,7 +57,7 @@ class _Enough(AboundError):
 
 def inspect(name: str, options: ReadOptions) -> Inspection:
     """Read the first rows of a file. Raises Malformed if its header or its end is wrong."""
-    options = resolve_file(name, options)
+    given, options = options, resolve_file(name, options)
     bad: list[Malformed] = []
     found: list[DatasetInstance] = []
 
@@ -73,6 +73,8 @@ def inspect(name: str, options: ReadOptions) -> Inspection:
     columns = _columns(found, options) if options.format in WITH_COLUMNS else {}
     n, coded = len(found) + len(bad), sum(count for label, count in labels.items() if _CODE.fullmatch(label))
     warnings = [*_of_columns(columns, options), *_of_labels(labels, coded)]
+    if not given.encoding and options.encoding not in (None, "utf-8", "utf-16"):
+        warnings.append(f"not UTF-8 but {options.encoding}, it seems; if letters look wrong, name the --encoding")
     if found and columns:
         empty = {*found[0].fields} - {*PANDAS_INDEX, *options.roles, *options.ignore} - {name for name, _ in columns}
         empty = {name for name in empty if f"{name} day" not in dict(columns)}
@@ -134,7 +136,9 @@ def _of_columns(columns: dict[tuple[str, str], list[Any]], options: ReadOptions)
 
 
 def _of_labels(labels: Counter[str], coded: int) -> Iterator[str]:
-    if labels and {*labels} <= {"0", "1"}:
+    if not labels:
+        yield "there are no labels; name their column or field with --label"
+    elif {*labels} <= {"0", "1"}:
         yield "the labels are only 0 and 1; if several columns are labels, name each of them: --label a --label b"
     if coded:
         example = next(filter(_CODE.fullmatch, labels))
