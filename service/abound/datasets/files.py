@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, AnyStr, Literal, get_args
 
 import msgspec
-from backports import zstd
 from msgspec.structs import replace
 
 from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.zstandard import zstd
 from abound.datasets.detection import SAMPLE_BYTES, WITH_COLUMNS, resolve
 from abound_core.errors import AboundError, Malformed, TooLarge
 from abound_core.instances.data_formats import DatasetInstance, at_line, raise_error, read_instances

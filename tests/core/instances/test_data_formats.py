@@ -149,7 +149,7 @@ def test_fasttext():
     ("line", "labels", "text", "features", "weight"),
     [
         ("1 |text how do I", ("1",), "how do I", None, 1),
-        ("sports,news 2.5 'tag7|title a goal |body in the end:0.5", ("sports", "news"), {"title": "a goal", "body": "in the"}, {"end": 0.5}, 2.5),
+        ("a,b 2.5 'tag7|title goal |body the end:0.5", ("a", "b"), {"title": "goal", "body": "the"}, {"end": 0.5}, 2.5),
         ("| price:.5 a:b", (), "a:b", {"price": 0.5}, 1),
     ],
     ids=["class", "all parts", "no label"],

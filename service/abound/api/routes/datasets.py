@@ -12,7 +12,7 @@ from pydantic import Field
 
 from abound.api.dependencies import ActorDep, ArtifactsDep, PartsDep
 from abound.api.openapi import problems
-from abound.api.request_body import check_coding, check_length
+from abound.api.request_body import check_length
 from abound.api.routes.transfer import client_left, pieces_of
 from abound.api.schemas.shape import Shape
 from abound.datasets.files import STANDARD_INPUT, SUFFIXES, format_of
@@ -132,7 +132,6 @@ async def put_dataset(
     data set is replaced as a whole. An error names the number of the invalid line and changes nothing.
     """
     headers = dict(request.scope["headers"])
-    check_coding(headers)
     params = parts.settings.group(DatasetParams)
     check_length(headers, params.max_bytes)
     options = msgspec.convert(given.model_dump(exclude={"filename"}, exclude_none=True), ReadOptions)
