@@ -78,22 +78,22 @@ def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path:
     assert run(*asked, "--names", "-o", output).code == 0
     rows = csv.DictReader(output.read_text().splitlines())
     assert {(one["label"], one["name"]) for one in rows} == {("c7", "Wheat"), ("c9", "")}
-    assert run(*asked, "--format", "csv").out.splitlines()[0] == "line,rank,label,score,probability,error"
+    assert run(*asked, "--output-format", "csv").out.splitlines()[0] == "line,rank,label,score,probability,error"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("a.jsonl", "{", "line 1: not JSON"),
-        ("a.jsonl", '{"label": "a"}\n["b"]\n', "line 2: a line is an object with the field label"),
+        ("a.jsonl", "{", "line 1: not an object in JSON"),
+        ("a.jsonl", '{"label": "a"}\n["b"]\n', "line 2: not an object in JSON: Expected `object`, got `array`"),
         ("a.csv", "name\nWheat\n", "no column label"),
         ("a.csv", "label,name\n,Wheat\n", "line 2: the label is empty"),
         ("a.csv", "label\na,b\n", "line 2: more cells"),
         ("a.csv", "label\n" + "a" * 200_000, "length <= 512"),
-        ("a.jsonl", '{"label": "\xff"}', "line 1: not UTF-8"),
+        ("a.jsonl", '{"label": "\xc3\xa9"}\n{"label": "\xff"}', "line 2: not an object in JSON: 'utf-8' codec"),
         ("a.jsonl.gz", "{}", "Not a gzipped file"),
         ("a.svm", "1 1:1", "labels are read from .jsonl, .csv and .tsv"),
-        ("a.json", "{}", "cannot tell the format"),
+        ("a.xlsx", "{}", "cannot tell the format"),
         ("missing.jsonl", None, "no such file"),
     ],
     ids=["json", "list", "column", "empty", "cells", "long", "bytes", "gz", "svm", "suffix", "missing"],

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert
 from msgspec.structs import force_setattr
 
 from abound_core.errors import InvalidInstance
@@ -17,11 +17,13 @@ ANY_FIELD = "*"  # among ignored columns: every column without a role
 DELIMITERS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
 NO_QUOTE = "none"
 
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
 Rows = Annotated[int, Meta(ge=0, le=10_000)]
 Columns = Annotated[tuple[str, ...], Meta(max_length=1000)]
 
 
-class ReadOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReadOptions(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The options of reading a file. What is None or empty is guessed from its first lines.
 
     Columns are those of a table, or the fields of JSON lines. The columns of a table without a header are numbers
@@ -78,6 +80,13 @@ class ReadOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
                     f"there is no encoding {self.encoding!r}; try utf-8, cp1252", "encoding"
                 ) from None
 
+    @classmethod
+    def of(cls, **given: Any) -> ReadOptions:
+        """Return the options, of which a single column may stand alone. Raises msgspec.ValidationError."""
+        several = [name for name in given.keys() & {*cls.__struct_fields__} if getattr(cls(), name) == ()]
+        alone = {name: (given[name],) for name in several if isinstance(given[name], str)}
+        return convert({name: value for name, value in (given | alone).items() if value is not None}, cls)
+
     @property
     def roles(self) -> tuple[str, ...]:
         """The columns with a role, without the ignored ones."""
@@ -90,3 +99,9 @@ PUBLIC = tuple(name for name in ReadOptions.__struct_fields__ if name not in ("f
 DIALECT = PUBLIC[: PUBLIC.index("encoding") + 1]  # of files that have no instances, such as the names of labels
 
 WITHOUT_OTHERS = ReadOptions(ignore=(ANY_FIELD,))  # columns and fields without a role are left out
+
+
+def date_features(name: str, date: Any) -> dict[str, str]:
+    """Return the features of a date: its weekday, month and day of the month."""
+    parts = {"weekday": WEEKDAYS[date.weekday()], "month": str(date.month), "day": str(date.day)}
+    return {f"{name} {part}": value for part, value in parts.items()}

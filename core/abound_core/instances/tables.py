@@ -26,7 +26,7 @@ import numpy as np
 from abound_core.errors import Malformed, Undecodable
 from abound_core.instances.data_formats import DatasetInstance, at_line, event_fields, raise_error
 from abound_core.instances.encoded_vector import Numbers
-from abound_core.instances.read_options import ANY_FIELD, NO_QUOTE, ReadOptions
+from abound_core.instances.read_options import ANY_FIELD, NO_QUOTE, ReadOptions, date_features
 
 LABEL_COLUMNS = ("labels", "label")  # names that the column has by default; the first one that exists counts
 
@@ -37,8 +37,6 @@ MAX_ROW_BYTES = 16 * 2**20  # of CSV, which may span lines; a quote that is neve
 ROWS_AT_ONCE = 1024  # rows of a record batch that are Python values at a time
 
 SHOWN_COLUMNS = 20  # columns that an error lists
-
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 NATIVE_FIELDS = ("features", "rejected", "ignored", "weight", "key", "source")  # of JSON lines, also of rows
 
@@ -111,7 +109,7 @@ class TableReader:
             raise Malformed(f"the row has {len(cells)} cells, the header has {len(names)}")
         features = {name: value for i, name, read in self._features if (value := read(name, cells[i])) is not None}
         for i, name in self._dates:
-            features |= _date_features(name, cells[i], self._date_format or ISO_DATE)
+            features |= _date_value(name, cells[i], self._date_format or ISO_DATE)
         labels = tuple(label for i, flag in self._labels for label in self._labels_of(names[i], cells[i], flag))
         vector = None if self._vector is None else _vector(names[self._vector], cells[self._vector])
         texts = {names[i]: _string(names[i], cells[i]) for i in self._text if cells[i]}
@@ -173,6 +171,13 @@ def resolve_columns(names: Sequence[str], rows: Iterable[Sequence[Any]], options
     )
 
 
+def resolve_batch(batch: Any, options: ReadOptions) -> ReadOptions:
+    """Return the options with what the first record batch of pyarrow tells: the labels by their name."""
+    rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    found = resolve_columns(batch.schema.names, rows, options) if len(options.label) > 1 else options
+    return msgspec.structs.replace(options, flags=found.flags, is_resolved=True)
+
+
 def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None:
     """Return the value of a feature, or None for an empty cell. Raises Malformed for a value that is no feature."""
     if cell is None or cell == "":
@@ -210,29 +215,26 @@ def _separated(pattern: re.Pattern[str], name: str, cell: Any) -> float | bool |
 
 
 @lru_cache(2**14)  # dates repeat
-def _parsed_date(cell: str, date_format: str) -> np.datetime64 | None:
+def _parsed_date(cell: str, date_format: str) -> Any:
+    """Return a date of datetime, or None."""
     for form in (date_format, ISO_DATE):
         pattern = re.sub("%.", lambda part: _DATE_PARTS.get(part[0], r"\d+"), re.escape(form))
         if (found := re.fullmatch(pattern + r"(?:[T ,].*)?", cell.strip())) and len(found.groupdict()) == 3:
             year = found["y"] if len(found["y"]) == 4 else f"20{found['y']}"
             try:
-                return np.datetime64(f"{year}-{found['m']:0>2}-{found['d']:0>2}")
+                return np.datetime64(f"{year}-{found['m']:0>2}-{found['d']:0>2}").item()
             except ValueError:
                 continue
     return None
 
 
-def _date_features(name: str, cell: Any, date_format: str) -> dict[str, Any]:
-    """Return the weekday, the month and the day of the month of a date; a cell that is none is a feature as it is."""
-    if not _is_absent(cell) and hasattr(cell, "weekday"):
-        weekday, month, day = cell.weekday(), cell.month, cell.day
-    elif isinstance(cell, str) and (date := _parsed_date(cell, date_format)) is not None:
-        weekday = (int(date.astype("int64")) + 3) % 7  # 1 January 1970 was a Thursday
-        month, day = map(int, str(date).split("-")[1:])
-    else:
-        value = _parsed_feature(name, cell) if isinstance(cell, str) else feature_value(name, cell)
-        return {} if value is None else {name: value}
-    return {f"{name} weekday": WEEKDAYS[weekday], f"{name} month": str(month), f"{name} day": str(day)}
+def _date_value(name: str, cell: Any, date_format: str) -> dict[str, Any]:
+    """Return the features of a date. A cell that is none is a feature as it is."""
+    date = _parsed_date(cell, date_format) if isinstance(cell, str) else None if _is_absent(cell) else cell
+    if hasattr(date, "weekday"):
+        return date_features(name, date)
+    value = _parsed_feature(name, cell) if isinstance(cell, str) else feature_value(name, cell)
+    return {} if value is None else {name: value}
 
 
 def _is_absent(cell: Any) -> bool:

@@ -45,14 +45,14 @@ def reads_files(command: Callable[..., None], names: Collection[str] = PUBLIC) -
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        read = {name: value for name in names if (value := given.pop(name)) is not None}
+    def run(*files: Any, **given: Any) -> None:
+        read = {name: value for name in names if (value := given.pop(name, None)) is not None}
         try:
             options = msgspec.convert(read, ReadOptions)
         except (InvalidInstance, msgspec.ValidationError) as error:
             hint = f"--{error.field.replace('_', '-')}" if isinstance(error, InvalidInstance) else None
             raise typer.BadParameter(str(error), param_hint=hint) from error
-        command(**given, options=options)
+        command(*files, options=options, **given)
 
     own = inspect.signature(command, eval_str=True).parameters.values()
     kept = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own if one.name != "options"]
@@ -78,12 +78,8 @@ def show_files(files: list[str], options: ReadOptions, dry_run: bool, yes: bool,
         if as_json:
             print_json(msgspec.to_builtins(reports))
         raise typer.Exit
-    for report in reports:
-        if report.is_misread and not yes:
-            raise Malformed(
-                f"{report.file}: nothing was read, because most rows would not be read as meant: {report.warnings[-1]} "
-                "(to go on all the same, use --yes)"
-            )
+    if not yes and (wrong := next((one.misread for one in reports if one.misread), None)):
+        raise Malformed(f"{wrong}; nothing was read from it (to go on all the same, use --yes)")
     return [one if isinstance(one, ReadOptions) else one.options for one in found]
 
 

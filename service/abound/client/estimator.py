@@ -45,6 +45,7 @@ if "numba" in sys.modules:  # it has read the environment
     sys.modules["numba"].config.CACHE_DIR = str(_cache)
 
 from abound.client import Client, ClientError, InputInstance, Labelled, Refused, Unreachable
+from abound.client.instances import batches_of
 from abound.processes.encoder_files import use_encoders
 from abound_core.config import ModelConfig
 from abound_core.instances import text_encoder
@@ -367,7 +368,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return
         if self._kind == FRAME:
             options = ReadOptions(text=(self.text,) if isinstance(self.text, str) else tuple(self.text or ()))
-            for row in read_batches(_batches(X), options, "X"):
+            for row in read_batches(batches_of(X), options, "X"):
                 yield row if row.text or row.features not in (None, b"{}") or row.vector else None
             return
         if self.vectors:
@@ -421,16 +422,6 @@ def _kind_of(X: Any) -> tuple[Any, str]:
         if name in X.columns:
             raise ValueError(f"X has a column {name!r}, which would hold labels; give them as y, or rename the column")
     return X, FRAME
-
-
-def _batches(frame: Any) -> list[Any]:
-    """Return a frame as record batches, without the index of pandas. Raises ValueError if that needs pyarrow."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise ValueError("frames with other columns than numbers need pyarrow: pip install 'abound[arrow]'") from error
-    batches: list[Any] = pyarrow.table(frame).select([str(name) for name in frame.columns]).to_batches()
-    return batches
 
 
 def _texts(X: Any) -> list[str] | None:

@@ -40,7 +40,7 @@ class ColumnReport(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """The report about a file. ``is_misread``: a warning says that most rows would not be read as meant."""
+    """The report about a file. ``misread``: the warning that most rows would not be read as meant."""
 
     file: str
     options: ReadOptions
@@ -48,7 +48,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[ColumnReport, ...]
     labels: tuple[str, ...]
     warnings: tuple[str, ...]
-    is_misread: bool
+    misread: str | None
 
 
 class _Enough(AboundError):
@@ -71,16 +71,23 @@ def inspect(name: str, options: ReadOptions) -> Inspection:
         found.extend(islice(read_file(name, None, bound, on_bad, options), SAMPLE_ROWS))
     labels = Counter(label for one in found for label in one.labels)
     columns = _columns(found, options) if options.format in WITH_COLUMNS else {}
-    n, coded = len(found) + len(bad), sum(count for label, count in labels.items() if _CODE.fullmatch(label))
-    warnings = [*_of_columns(columns, options), *_of_labels(labels, coded)]
+    warnings = [*_of_columns(columns), *_of_labels(labels)]
+    misread = None
+    if coded := [label for label in labels.elements() if _CODE.fullmatch(label)]:
+        warnings.append(
+            f"labels look like lists or code, such as {coded[0]!r}; write JSON, or name a --label-separator"
+        )
+        misread = warnings[-1] if 2 * len(coded) > labels.total() else None
+    if bad:
+        n = len(found) + len(bad)
+        warnings.append(f"{len(bad):,} of the first {n:,} rows cannot be read; the first: {bad[0]}")
+        misread = warnings[-1] if 2 * len(bad) > n else misread
     if not given.encoding and options.encoding not in (None, "utf-8", "utf-16"):
         warnings.append(f"not UTF-8 but {options.encoding}, it seems; if letters look wrong, name the --encoding")
     if found and columns:
         empty = {*found[0].fields} - {*PANDAS_INDEX, *options.roles, *options.ignore} - {name for name, _ in columns}
         empty = {name for name in empty if f"{name} day" not in dict(columns)}
         warnings += [f"{name}: the column is empty" for name in found[0].fields if name in empty]
-    if bad:
-        warnings.append(f"{len(bad):,} of the first {n:,} rows cannot be read; the first: {bad[0]}")
     return Inspection(
         file=name,
         options=options,
@@ -88,7 +95,7 @@ def inspect(name: str, options: ReadOptions) -> Inspection:
         columns=tuple(_report(name, role, values) for (name, role), values in columns.items()),
         labels=tuple(labels),
         warnings=tuple(warnings),
-        is_misread=2 * len(bad) > n or 2 * coded > labels.total() > 0,
+        misread=misread,
     )
 
 
@@ -116,7 +123,7 @@ def _report(name: str, role: str, values: list[Any]) -> ColumnReport:
     return ColumnReport(name, role, kind, tuple(shown)[:SHOWN])
 
 
-def _of_columns(columns: dict[tuple[str, str], list[Any]], options: ReadOptions) -> Iterator[str]:
+def _of_columns(columns: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
     for (name, role), values in columns.items():
         strings = [value for value in values if isinstance(value, str)]
         n = len(values)
@@ -135,14 +142,11 @@ def _of_columns(columns: dict[tuple[str, str], list[Any]], options: ReadOptions)
             yield f"{name}: {len({*numbers})} whole numbers in {n} rows; if they are codes, --category {name}"
 
 
-def _of_labels(labels: Counter[str], coded: int) -> Iterator[str]:
+def _of_labels(labels: Counter[str]) -> Iterator[str]:
     if not labels:
         yield "there are no labels; name their column or field with --label"
     elif {*labels} <= {"0", "1"}:
         yield "the labels are only 0 and 1; if several columns are labels, name each of them: --label a --label b"
-    if coded:
-        example = next(filter(_CODE.fullmatch, labels))
-        yield f"labels look like lists or code, such as {example!r}; write JSON, or name a --label-separator"
     alike: dict[str, list[str]] = defaultdict(list)
     for label in labels:
         alike[unicodedata.normalize("NFKC", re.sub(r"[\s\u200b-\u200d\ufeff]+", "", label)).casefold()].append(label)
