@@ -14,7 +14,7 @@ import csv
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -439,34 +439,48 @@ def _by_type(schema: Any, options: ReadOptions) -> ReadOptions:
 
 
 def read_records(
-    lines: Iterable[bytes],
+    lines: Iterable[bytes | Mapping[str, Any]],
     options: ReadOptions,
     file: str = "",
     on_bad: Callable[[Malformed], None] = raise_error,
 ) -> Iterator[DatasetInstance]:
-    """Yield JSON lines whose fields have roles, as those of a table. Fields may be missing.
+    """Yield JSON lines, or rows as mappings, whose fields have roles, as those of a table. Fields may be missing.
 
     ``features``, ``rejected``, ``ignored``, ``weight``, ``key`` and ``source`` are as in lines without roles.
     """
-    reader_of = lru_cache(64)(lambda names: TableReader(names, options, typed=True, optional=True))
+
+    @lru_cache(64)
+    def reader_of(names: tuple[str, ...], dates: tuple[str, ...]) -> TableReader:
+        typed = msgspec.structs.replace(options, date=(*options.date, *dates))
+        return TableReader(names, typed, typed=True, optional=True)
+
     native = {*NATIVE_FIELDS} - {*options.roles}
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if isinstance(line, bytes) and not line.strip():
             continue
         try:
-            row = record_of(line)
+            row = record_of(line) if isinstance(line, bytes) else _plain(line)
             own = {name: row.pop(name) for name in native if row.get(name) is not None}
-            instance = reader_of(tuple(row)).instance(list(row.values()), file, number)
+            dates = tuple(name for name, value in row.items() if hasattr(value, "weekday"))
+            instance = reader_of(tuple(row), dates).instance(list(row.values()), file, number)
             if own:
-                features = [
-                    one[1:-1] for one in (instance.features, msgspec.json.encode(own.pop("features", {}))) if one
-                ]
-                given = event_fields(msgspec.json.encode(own))
-                instance = replace(instance, **given, features=b"{%b}" % b",".join(filter(None, features)))
+                instance = replace(instance, **_with_own(instance, own))
         except (Malformed, msgspec.MsgspecError) as error:
             on_bad(at_line(file, number, error))
             continue
         yield instance
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without the types of NumPy and pandas; what these write for no value is None."""
+    plain = {name: cell.tolist() if hasattr(cell, "tolist") else cell for name, cell in row.items()}
+    return {name: None if type(cell).__name__ in ("NAType", "NaTType") else cell for name, cell in plain.items()}
+
+
+def _with_own(instance: DatasetInstance, own: dict[str, Any]) -> dict[str, Any]:
+    parts = (instance.features, msgspec.json.encode(own.pop("features", {})))
+    features = b",".join(part[1:-1] for part in parts if part is not None and part != b"{}")
+    return event_fields(msgspec.json.encode(own)) | {"features": b"{%b}" % features if features else instance.features}
 
 
 def record_of(line: bytes) -> dict[str, Any]:

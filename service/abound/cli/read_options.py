@@ -17,6 +17,7 @@ from abound_core.instances.read_options import PUBLIC, ReadOptions
 if TYPE_CHECKING:
     from abound.datasets.inspection import Inspection
 
+PANEL = "Reading files"  # of the help
 SHOWN_COLUMNS = 30
 SHOWN_CHARACTERS = 40  # of a value
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what the files are read as, and stop.")]
@@ -38,7 +39,7 @@ def reads_files(command: Callable[..., None], names: Collection[str] = PUBLIC) -
             f"{flag}/--no-{name}" if name == "header" else flag,
             metavar=meta,
             help=hint.__metadata__[-1].description + (" May be repeated." if name in several else ""),
-            rich_help_panel="Reading files",
+            rich_help_panel=PANEL,
             show_default=False,
         )
         annotation = Annotated[kind, option]  # type: ignore[valid-type]

@@ -201,7 +201,7 @@ def rows_of(instances: Any, options: Mapping[str, Any]) -> Any:
         batches = batches_of(instances)
         rows = read_batches(batches, resolve_batch(batches[0], given) if batches else given, "", bad.append)
     else:
-        rows = read_records(map(client_requests.encode, instances), given, on_bad=bad.append)
+        rows = read_records(instances, given, on_bad=bad.append)
     return _with_errors(rows, bad)
 
 

@@ -238,7 +238,8 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         source = Path(file)
         path = dataset_path(source.name.partition(".")[0] if name is None else name)
         content = self._read(source) if pieces is None else pieces
-        path += query_string(filename=source.name, **options)
+        form, compressed = options.get("format"), source.suffix if source.suffix in (".gz", ".zst") else ""
+        path += query_string(filename=f"data.{form}{compressed}" if form else source.name, **options)
         return self._ask(Call("PUT", path, content, DATA_FILE, once=True, seconds=DATASET_SECONDS))
 
     # What a client implements

@@ -151,5 +151,5 @@ def _sniffed(text: str, told: dict[str, Any]) -> tuple[dict[str, Any], list[str]
         "header": row["HasHeader"],
         "skip_rows": row["SkipRows"],
     }
-    dialect = usual | {name: value for name, value in dialect.items() if value not in ("(empty)", None)}
+    dialect = usual | {name: value for name, value in dialect.items() if value not in ("(empty)", "\0", None)}
     return dialect, [column["type"] for column in row["Columns"]], row["DateFormat"] or row["TimestampFormat"]

@@ -103,12 +103,14 @@ def _columns(found: list[DatasetInstance], options: ReadOptions) -> dict[tuple[s
     """Return the values of the columns, by name and role. Absent values are left out."""
     values: dict[tuple[str, str], list[Any]] = defaultdict(list)
     roles = {name: role for role in ("category", "number", "date") for name in getattr(options, role)}
+    roles |= {f"{name} {part}": "date" for name in options.date for part in ("weekday", "month", "day")}
     for one in found:
         texts = one.text if isinstance(one.text, dict) else {(*options.text, "text")[0]: one.text}
         for name, text in texts.items():
             if text:
                 values[name, "text"].append(text)
-        values["+".join(options.label) or "labels", "label"].extend(one.labels)
+        if one.labels:
+            values["+".join(options.label) or "labels", "label"].extend(one.labels)
         for name, value in (msgspec.json.decode(one.features) if one.features else {}).items():
             values[name, roles.get(name, "feature")].append(value)
         if one.vector is not None:

@@ -15,7 +15,7 @@ from abound.api.openapi import problems
 from abound.api.request_body import check_length
 from abound.api.routes.transfer import client_left, pieces_of
 from abound.api.schemas.shape import Shape
-from abound.datasets.files import STANDARD_INPUT, SUFFIXES, format_of
+from abound.datasets.files import COLUMNAR, FORMATS, STANDARD_INPUT, SUFFIXES, format_of
 from abound.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
 from abound.security.audit import audited
 from abound_core.errors import InvalidInstance, Malformed
@@ -45,6 +45,9 @@ FILE = {
 }
 
 
+LINES = tuple(form for form in FORMATS if form not in COLUMNAR)
+
+
 class DatasetAnswer(
     Shape,
     record=DatasetCard,
@@ -64,7 +67,10 @@ class UploadQuery(Shape, record=ReadOptions, fields=" ".join(PUBLIC), defaults=T
     """The options of reading the file, and its name."""
 
     filename: str | None = Field(
-        None, max_length=256, description="Its suffix gives the format: `train.jsonl`, `train.csv.gz`, `train.parquet`."
+        None,
+        max_length=256,
+        description="Its suffix gives the format: `train.jsonl`, `train.csv.gz`, `train.parquet`.",
+        json_schema_extra={"pattern": rf"\.(({'|'.join(LINES)})(\.(gz|zst))?|{'|'.join(COLUMNAR)})$"},
     )
 
 
@@ -124,12 +130,13 @@ async def put_dataset(
     response: Response,
     given: Annotated[UploadQuery, Query()],
 ) -> DatasetAnswer:
-    """Upload JSON lines, a table, svmlight, or the text format of the Extreme Classification repository.
+    """Upload JSON lines, a table, svmlight, fastText, Vowpal Wabbit, or Extreme Classification text.
 
-    Tables are CSV and TSV files with a header, and Parquet and Arrow files. A column without a role is a feature; an
-    unknown field of JSON lines is an error. Files other than Parquet and Arrow may be compressed with gzip or
-    zstandard. The suffix of `filename`, of the name, or the media type gives the format, in this order. An existing
-    data set is replaced as a whole. An error names the number of the invalid line and changes nothing.
+    Tables are CSV, TSV, Parquet and Arrow files. A column without a role is a feature; an unknown field of JSON lines
+    is an error, unless other fields have roles. Files other than Parquet and Arrow may be compressed with gzip or
+    zstandard. `format`, the suffix of `filename`, of the name, or the media type gives the format, in this order.
+    What the parameters leave out is guessed; `options` of the answer has it. An existing data set is replaced as a
+    whole. An error names the number of the invalid line and changes nothing.
     """
     headers = dict(request.scope["headers"])
     params = parts.settings.group(DatasetParams)
@@ -179,11 +186,11 @@ async def delete_dataset(
 def _named(name: str, filename: str | None, media: bytes, form: Format | None) -> str:
     """Return a file name whose suffix gives the format; raise InvalidInstance if there is none."""
     plain = media.partition(b";")[0].strip().lower()
-    for one in (filename, name, f"x{MEDIA[plain]}" if plain in MEDIA else None):
+    for one in (filename, name, f"x.{form}" if form else f"x{MEDIA[plain]}" if plain in MEDIA else None):
         if one is None or one == STANDARD_INPUT:
             continue
         try:
-            format_of(one, form)
+            format_of(one)
         except Malformed:
             if one is filename:
                 break
