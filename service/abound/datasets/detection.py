@@ -10,6 +10,7 @@ import codecs
 import io
 import re
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from typing import Any, get_args
 
@@ -100,24 +101,27 @@ def _resolve_table(text: str, options: ReadOptions) -> ReadOptions:
     found, kinds, date_format = _sniffed(text, told)
     told = found | {name: value for name, value in told.items() if value is not None}
     rows = CsvRows(io.StringIO(text, newline=""), replace(options, **told))
-    read: list[list[str]] = []
+    read: list[tuple[int, list[str]]] = []
     while len(read) < SAMPLE_ROWS:
-        try:
+        with suppress(Malformed):
             if (row := next(rows, None)) is None:
                 break
-        except Malformed:
-            continue
-        if row and (not read or len(row) == len(read[0])):
-            read.append(row)
+            read += [(rows.line, row)] if row else []
     if not read:
         return replace(options, **told)
+    [(width, _)] = Counter(len(row) for _, row in read).most_common(1)
+    if options.skip_rows is None:  # before a short file DuckDB leaves lines with fewer cells
+        first = next(at for at, (_, row) in enumerate(read) if 2 * len(row) > width)
+        told["skip_rows"], read = read[first][0] - 1, read[first:]
+    cells = [row for _, row in read if len(row) == len(read[0][1])]
     if options.header is None:
-        first = {name.strip() for name in read[0]}
-        told["header"] = bool(first & {*options.roles, *LABEL_COLUMNS, "text"}) or (
-            found["header"] and not any("://" in cell for cell in first) and not any(map(str.isdigit, options.roles))
+        found_names = {name.strip() for name in cells[0]}
+        is_data = any("://" in name for name in found_names) or any(map(str.isdigit, options.roles))
+        told["header"] = bool(found_names & {*options.roles, *LABEL_COLUMNS, "text"}) or (
+            found["header"] and not is_data
         )
     options = replace(options, **told)
-    names = column_names(read[0], options)
+    names = column_names(cells[0], options)
     dates = [name for name, kind in zip(names, kinds, strict=False) if kind.startswith(("DATE", "TIMESTAMP"))]
     fixed = {*options.roles, *options.ignore, *LABEL_COLUMNS, "text", "vector"}
     options = replace(
@@ -125,7 +129,7 @@ def _resolve_table(text: str, options: ReadOptions) -> ReadOptions:
         date=(*options.date, *(name for name in dates if name not in fixed)),
         date_format=options.date_format or date_format,
     )
-    return resolve_columns(names, read[bool(options.header) :], options)
+    return resolve_columns(names, cells[bool(options.header) :], options)
 
 
 def _sniffed(text: str, told: dict[str, Any]) -> tuple[dict[str, Any], list[str], str | None]:

@@ -12,6 +12,7 @@ machine.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import sys
@@ -236,7 +237,8 @@ def _plain_lines(stream: Any, options: ReadOptions, *how: Any) -> Iterator[bytes
 def _elements(lines: Iterator[bytes], shown: str) -> Iterator[bytes]:
     """Yield the elements of a JSON array, which is held in memory."""
     try:
-        yield from map(bytes, msgspec.json.decode(b"".join(lines), type=list[msgspec.Raw]))
+        whole = b"".join(lines).removeprefix(codecs.BOM_UTF8)
+        yield from map(bytes, msgspec.json.decode(whole, type=list[msgspec.Raw]))
     except msgspec.DecodeError as error:
         raise Malformed(f"{shown}: not an array in JSON: {error}") from error
 

@@ -16,8 +16,8 @@ from abound.datasets.detection import SAMPLE_ROWS, WITH_COLUMNS
 from abound.datasets.files import COLUMNAR, read_file, resolve_file
 from abound_core.errors import AboundError, Malformed, TooLarge
 from abound_core.instances.data_formats import DatasetInstance
-from abound_core.instances.read_options import ReadOptions
-from abound_core.instances.tables import PANDAS_INDEX
+from abound_core.instances.read_options import ANY_FIELD, ReadOptions
+from abound_core.instances.tables import LABEL_COLUMNS, PANDAS_INDEX
 
 INSPECTED_BYTES = 2**24
 SHOWN = 3  # values of a column, and labels
@@ -85,9 +85,9 @@ def inspect(name: str, options: ReadOptions) -> Inspection:
     if not given.encoding and options.encoding not in (None, "utf-8", "utf-16"):
         warnings.append(f"not UTF-8 but {options.encoding}, it seems; if letters look wrong, name the --encoding")
     if found and columns:
-        empty = {*found[0].fields} - {*PANDAS_INDEX, *options.roles, *options.ignore} - {name for name, _ in columns}
-        empty = {name for name in empty if f"{name} day" not in dict(columns)}
-        warnings += [f"{name}: the column is empty" for name in found[0].fields if name in empty]
+        seen = {*PANDAS_INDEX, *LABEL_COLUMNS, *options.roles, *options.ignore, *(name for name, _ in columns)}
+        if ANY_FIELD not in options.ignore:
+            warnings += [f"{name}: the column is empty" for name in found[0].fields if name not in seen]
     return Inspection(
         file=name,
         options=options,
@@ -110,7 +110,8 @@ def _columns(found: list[DatasetInstance], options: ReadOptions) -> dict[tuple[s
             if text:
                 values[name, "text"].append(text)
         if one.labels:
-            values["+".join(options.label) or "labels", "label"].extend(one.labels)
+            usual = next((name for name in LABEL_COLUMNS if name in one.fields), "labels")
+            values["+".join(options.label) or usual, "label"].extend(one.labels)
         for name, value in (msgspec.json.decode(one.features) if one.features else {}).items():
             values[name, roles.get(name, "feature")].append(value)
         if one.vector is not None:
@@ -134,7 +135,7 @@ def _of_columns(columns: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
         if role not in ("feature", "number") or n < LEAST_ROWS:
             continue
         numbers = [value for value in values if type(value) in (int, float) and value == int(value)]
-        if 2 * sum(map(bool, map(_DECIMAL_COMMA.fullmatch, strings))) > n:
+        if 2 * sum(map(bool, map(_DECIMAL_COMMA.fullmatch, strings))) >= n:
             yield f"{name}: strings that look like numbers with decimal commas; --decimal , --number {name} reads them"
         elif len(strings) == n and len({*strings}) >= UNIQUE_SHARE * n:
             yield f"{name}: {len({*strings})} of {n} values differ; if it is text, --text {name}, else --ignore {name}"
