@@ -34,7 +34,7 @@ from abound.datasets.repository import DatasetCard, DatasetRepository
 from abound.jobs import fit as fitting_job
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, Malformed, TooLarge
-from abound_core.instances.tables import TableColumns
+from abound_core.instances.read_options import ReadOptions
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
 from abound_core.methods import fitted as fitting
@@ -246,10 +246,10 @@ def test_rows_that_take_too_much_are_left_out(place: Place, tmp_path: Path, monk
     file = next(place.directory.glob("artifacts/*/datasets/*"))
     whole = len(file.read_bytes().splitlines()[0]) + 20
     (tmp_path / "a.jsonl").write_bytes(file.read_bytes()[:whole])
-    found = repository._first_instances(tmp_path / "a.jsonl", TableColumns(), 10, 2**20)
+    found = repository._first_instances(tmp_path / "a.jsonl", ReadOptions(), 10, 2**20)
     assert [one.labels for one in found] == [tuple(instances(30, 0)[0]["labels"])]
     monkeypatch.setattr(repository, "SHOWN_BYTES", whole)
-    assert len(repository._first_instances(file, TableColumns(), 10, 2**20)) == 1
+    assert len(repository._first_instances(file, ReadOptions(), 10, 2**20)) == 1
 
 
 def test_a_table_has_columns(place: Place, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_wrong_vector_of_a_parquet_file_is_named(place: Place, tmp_path: Path)
         assert result.exit_code == 1
         assert f"line 2: {said}" in " ".join(f"{result.output} {result.exception}".split())
     with pytest.raises(Malformed, match="line 2: emb: 1 numbers; the first vector of the file has 2"):
-        counts(file, 10**6, columns=TableColumns(vector="emb"))
+        counts(file, 10**6, options=ReadOptions(vector="emb"))
 
 
 def test_what_is_not_there_is_not_found(place: Place) -> None:

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -233,32 +232,24 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
             f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
         )
     return DatasetInstance(
+        labels=_labels_of(fields),
         text=fields.text,
         features=features,
         vector=fields.vector,
         file=file,
         line=number,
         fields=names,
-        **_event(fields),
+        rejected=tuple(map(str, fields.rejected or ())),
+        ignored=tuple(map(str, fields.ignored or ())),
+        weight=1.0 if fields.weight is None else fields.weight,
+        key=fields.key,
+        source=fields.source,
     )
 
 
-def _event(fields: _JsonInstance) -> dict[str, Any]:
+def _labels_of(fields: _JsonInstance) -> tuple[str, ...]:
     labels = fields.label if fields.labels is None else fields.labels
-    return {
-        "labels": tuple(map(str, labels if isinstance(labels, list) else () if labels in (None, "") else (labels,))),
-        "rejected": tuple(map(str, fields.rejected or ())),
-        "ignored": tuple(map(str, fields.ignored or ())),
-        "weight": 1.0 if fields.weight is None else fields.weight,
-        "key": fields.key,
-        "source": fields.source,
-    }
-
-
-def event_fields(line: bytes) -> dict[str, Any]:
-    """Return the fields of an instance that JSON with some of them has. Raises msgspec.MsgspecError."""
-    given = _decode_json(line)
-    return {name: value for name, value in _event(given).items() if getattr(given, name) is not None}
+    return tuple(map(str, labels)) if isinstance(labels, list) else () if labels in (None, "") else (str(labels),)
 
 
 def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple[str, ...]]:
@@ -267,9 +258,8 @@ def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple
     try:
         fields = _decode_json(line) if ignore else _decode_strict_json(line)
         line.decode()
-        if not any(_event(fields)[name] for name in ("labels", "rejected", "ignored")) or (
-            ignore and ANY_FIELD not in ignore
-        ):
+        is_labelled = fields.labels or fields.label or fields.rejected or fields.ignored
+        if not is_labelled or (ignore and ANY_FIELD not in ignore):
             names = _names_of(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if "unknown field" in str(error):

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache, partial
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from abound_core.errors import Malformed, Undecodable
-from abound_core.instances.data_formats import DatasetInstance, at_line, event_fields, raise_error
+from abound_core.instances.data_formats import DatasetInstance, at_line, raise_error
 from abound_core.instances.encoded_vector import Numbers
 from abound_core.instances.read_options import ANY_FIELD, NO_QUOTE, ReadOptions, date_features
 
@@ -37,8 +38,6 @@ MAX_ROW_BYTES = 16 * 2**20  # of CSV, which may span lines; a quote that is neve
 ROWS_AT_ONCE = 1024  # rows of a record batch that are Python values at a time
 
 SHOWN_COLUMNS = 20  # columns that an error lists
-
-NATIVE_FIELDS = ("features", "rejected", "ignored", "weight", "key", "source")  # of JSON lines, also of rows
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")  # as in JSON; ``007`` is a string
 
@@ -62,6 +61,16 @@ _FLAGS: dict[str, bool | None] = {**_WORDS, "1": True, "0": False, "1.0": True, 
 
 _LIST = re.compile(r"""\[\s*(?:["'].*["']\s*)?\]""", re.DOTALL)  # of strings, as JSON or as Python writes it
 _URI = re.compile(r"<(\w+:[^<>\s]+)>")
+
+
+class OwnFields(msgspec.Struct):
+    """The fields that JSON lines keep where other fields have roles, beside ``features``."""
+
+    rejected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    weight: float = 1.0
+    key: str | None = None
+    source: str | None = None
 
 
 class TableReader:
@@ -110,32 +119,36 @@ class TableReader:
         features = {name: value for i, name, read in self._features if (value := read(name, cells[i])) is not None}
         for i, name in self._dates:
             features |= _date_value(name, cells[i], self._date_format or ISO_DATE)
-        labels = tuple(label for i, flag in self._labels for label in self._labels_of(names[i], cells[i], flag))
+        labels: list[str] = []
+        for i, is_flag in self._labels:
+            labels += self._labels_of(names[i], cells[i], is_flag)
         vector = None if self._vector is None else _vector(names[self._vector], cells[self._vector])
         texts = {names[i]: _string(names[i], cells[i]) for i in self._text if cells[i]}
         text = texts if len(self._text) > 1 else "".join(texts.values()) if self._text else None
-        event: dict[str, Any] = {
-            field: _event_value(field, cells[i]) for field, i in self._event if not _is_absent(cells[i])
-        }
-        return DatasetInstance(
-            labels=labels,
+        instance = DatasetInstance(
+            labels=tuple(labels),
             text=text,
             features=msgspec.json.encode(features) if features or (text is None and vector is None) else None,
             vector=vector,
             file=file,
             line=line,
             fields=names,
-            **event,
         )
+        if not self._event:
+            return instance
+        event = {field: _event_value(field, cells[i]) for field, i in self._event if not _is_absent(cells[i])}
+        return replace(instance, **event)  # type: ignore[arg-type]
 
     def _labels_of(self, name: str, cell: Any, is_flag: bool) -> list[str]:
         if is_flag:
             if str(cell) not in _FLAGS:
                 raise Malformed(f"{name}: a label by its name has 0 or 1, or true or false, not {cell!r}")
             return [name] if _FLAGS[str(cell)] else []
-        if isinstance(cell, str):
-            cell = _listed_labels(cell) if self._separator is None else cell.split(self._separator)
-        return [label for one in (cell if isinstance(cell, list) else [cell]) if (label := _label(one))]
+        if isinstance(cell, str) and self._separator is not None:
+            cell = cell.split(self._separator)
+        elif isinstance(cell, str) and "[" in cell:
+            cell = _listed_labels(cell)
+        return list(filter(None, map(_label, cell if isinstance(cell, list) else (cell,))))
 
 
 def resolve_columns(names: Sequence[str], rows: Iterable[Sequence[Any]], options: ReadOptions) -> ReadOptions:
@@ -198,7 +211,10 @@ def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None
 
 
 def _parsed_feature(name: str, cell: str) -> float | bool | str | list[str] | None:
-    return feature_value(name, float(cell)) if _NUMBER.fullmatch(cell) else _WORDS.get(cell, cell)
+    if cell[:1] not in "-0123456789" or not _NUMBER.fullmatch(cell):
+        return _WORDS.get(cell, cell)
+    number = float(cell)
+    return number if -math.inf < number < math.inf else feature_value(name, number)
 
 
 def _category(name: str, cell: Any) -> float | bool | str | list[str] | None:
@@ -264,19 +280,21 @@ def _listed_labels(cell: str) -> str | list[str]:
 
 
 def _label(cell: Any) -> str:
+    if isinstance(cell, str):
+        label = cell.strip()
+        return "" if label in ABSENT else without_brackets(label)
     if _is_absent(cell):
         return ""
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)  # pandas stores integers with missing ones as floats
-    if isinstance(cell, (str, int)):
-        label = without_brackets(str(cell).strip())
-        return "" if label in ABSENT else label
+    if isinstance(cell, int):
+        return str(cell)
     raise Malformed(f"labels must be strings or whole numbers, not {type(cell).__name__} {cell!r}")
 
 
 def without_brackets(label: str) -> str:
     """Return the URI of a label that is one in angle brackets, as Turtle and Annif write it; else the label."""
-    found = _URI.fullmatch(label)
+    found = _URI.fullmatch(label) if label[:1] == "<" else None
     return found[1] if found else label
 
 
@@ -315,18 +333,17 @@ class CsvRows:
             self._format["quotechar"] = options.quote or '"'
         self._encoding = options.encoding or "UTF-8"
         self._lines, self._again = lines, deque[str]()
-        self._record: list[str] = []  # the lines of the row that is read
-        self._read = self.line = 0
-        for _ in range(options.skip_rows or 0):
-            self._read += next(lines, None) is not None
+        self._record = list(islice(lines, options.skip_rows or 0))  # of the last row
+        self._before = self.line = 0
         self._rows = csv.reader(self._fed(), **self._format)
 
     def __iter__(self) -> CsvRows:
         return self
 
     def __next__(self) -> list[str]:
+        self._before += len(self._record)
         self._record.clear()
-        self.line = self._read + 1
+        self.line = self._before + 1
         try:
             return next(self._rows)
         except csv.Error as error:
@@ -340,15 +357,14 @@ class CsvRows:
     def resume(self) -> None:
         """Go on at the second line of the last row: a quote that was not closed has taken the lines after it."""
         self._again.extendleft(reversed(self._record[1:]))
-        self._read -= len(self._record[1:])
+        del self._record[1:]
         self._rows = csv.reader(self._fed(), **self._format)
 
     def _fed(self) -> Iterator[str]:
-        size = 0
-        while line := self._again.popleft() if self._again else next(self._lines, ""):
-            self._read += 1
-            size = size + len(line) if self._record else len(line)
-            self._record.append(line)
+        again, record, size = self._again, self._record, 0
+        for line in chain(iter(lambda: again.popleft() if again else None, None), self._lines):
+            size = size + len(line) if record else len(line)
+            record.append(line)
             if not line.isascii():
                 line.encode()  # raises an error for what could not be decoded
             if size > MAX_ROW_BYTES:
@@ -454,7 +470,7 @@ def read_records(
         typed = msgspec.structs.replace(options, date=(*options.date, *dates))
         return TableReader(names, typed, typed=True, optional=True)
 
-    native = {*NATIVE_FIELDS} - {*options.roles}
+    native = {*OwnFields.__struct_fields__, "features"} - {*options.roles}
     for number, line in enumerate(lines, start=1):
         if isinstance(line, bytes) and not line.strip():
             continue
@@ -478,9 +494,12 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_own(instance: DatasetInstance, own: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that a line has of its own; its features are joined with those of the columns."""
     parts = (instance.features, msgspec.json.encode(own.pop("features", {})))
     features = b",".join(part[1:-1] for part in parts if part is not None and part != b"{}")
-    return event_fields(msgspec.json.encode(own)) | {"features": b"{%b}" % features if features else instance.features}
+    fields = msgspec.convert(own, OwnFields)
+    given: dict[str, Any] = {name: getattr(fields, name) for name in own}
+    return given | {"features": b"{%b}" % features if features else instance.features}
 
 
 def record_of(line: bytes) -> dict[str, Any]:
