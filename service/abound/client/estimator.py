@@ -422,8 +422,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _weights(sample_weight: Any, n: int) -> list[float]:
     weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(f"sample_weight must be {n} finite numbers of at least 0, of shape ({n},)")
+    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise ValueError(f"sample_weight must be {n} finite numbers of at least 0, of shape ({n},), not all zero")
     return [float(weight) for weight in weights]
 
 
