@@ -310,6 +310,25 @@ def test_a_file_of_which_nothing_is_learned(
     assert said in ran.err.replace(f"{tmp_path}/", "")
 
 
+def test_files_are_shown_before_they_are_learned(run: Run, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "bank.csv"
+    rows = "".join(f"{at};Süd {at};-{at},50;{4711 + at % 3};{'in' if at % 2 else 'out'}\n" for at in range(20))
+    file.write_bytes(f"no;shop;amount;code;kind\n{rows}".encode("cp1252"))
+    run("models", "create", "bank", "--url", url)
+    roles = ("--text", "shop", "--label", "kind", "--category", "code", "--ignore", "no")
+    ran = run("learn", file, *roles, "--url", url, "-m", "bank", "--dry-run", "--json")
+    assert (ran.code, ran.json[0]["options"]["encoding"], ran.json[0]["options"]["number"]) == (0, "cp1252", ["amount"])
+    assert "2 labels in 20 rows: out, in" in ran.err
+    assert "warning: not UTF-8 but cp1252" in ran.err
+    assert httpx.get(f"{url}/models/bank/stats", timeout=60).json()["learned"] == 0
+    assert run("learn", file, *roles, "--url", url, "-m", "bank", "--json").json["learned"] == 20
+    at = ("--url", url, "-m", "bank", "--label", "kind", "--delimiter", ";", "--skip-bad", "--json")
+    file.write_bytes(file.read_bytes() + b"broken\n" * 30)
+    refused = run("learn", file, *at)
+    assert (refused.code, "to go on all the same, use --yes" in refused.err) == (1, True)
+    assert run("learn", file, *at, "--yes").json["bad"] == 30
+
+
 def test_an_unknown_model(run: Run, url: str, train: Path) -> None:
     ran = run("learn", train, "--url", url, "-m", "missing")
     assert ran.code == 1

@@ -81,6 +81,18 @@ def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path:
     assert run(*asked, "--output-format", "csv").out.splitlines()[0] == "line,rank,label,score,probability,error"
 
 
+def test_a_vocabulary_may_have_no_header(run: Run, url: str, tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocabulary.tsv"
+    vocabulary.write_text('<http://a.org/1>\tWheat, "durum"\n<http://a.org/2>\tMaize\n')
+    run("models", "create", "vocabulary", "--url", url)
+    assert run("register", vocabulary, "--no-header", "--url", url, "-m", "vocabulary").code == 0
+    details = run("labels", "--url", url, "-m", "vocabulary", "--json").json["details"]
+    assert {label: one["name"] for label, one in details.items()} == {
+        "http://a.org/1": 'Wheat, "durum"',
+        "http://a.org/2": "Maize",
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
