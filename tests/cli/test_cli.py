@@ -287,8 +287,8 @@ def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp
     ("line", "said"),
     [
         (
-            {"text": "wheat", "lables": "grain"},
-            "abound: 1 of the first 1 rows cannot be read; the first: some.jsonl: line 1: unknown field 'lables'; "
+            {"text": "wheat", "labls": "grain"},
+            "abound: 1 of the first 1 rows cannot be read; the first: some.jsonl: line 1: unknown field 'labls'; "
             "did you mean 'labels'?; nothing was read from it (to go on all the same, use --yes)\n",
         ),
         ({"txt": "wheat", "labels": ["grain"]}, "line 1: unknown field 'txt'; did you mean 'text'?"),

@@ -117,7 +117,7 @@ def learn(
     """Stream labelled instances to a running service, and show the accuracy before learning each.
 
     A request holds a thousand instances, or those read within a second. Instances without labels are skipped and
-    counted. What the files are read as goes to standard error first. Exit code 1 if a line was refused or nothing was
+    counted. A report on the files goes to standard error first. Exit code 1 if a line was refused or nothing was
     learned. Ctrl-C and SIGTERM end the command at once. It then reports how many instances are done, and from which
     line on the outcome is unknown.
     """

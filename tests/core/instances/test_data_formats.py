@@ -130,8 +130,8 @@ def test_unknown_fields_of_json_lines():
     for ignore in (("id", "date"), ("*",)):
         [one] = read_instances([line], ReadOptions(ignore=ignore))
         assert (one.text, one.labels) == ("wheat", ("grain",))
-        with pytest.raises(Malformed, match="unknown field 'lables'; did you mean 'labels'"):
-            list(read_instances([b'{"text": "wheat", "lables": "grain", "id": 7}'], ReadOptions(ignore=ignore)))
+        with pytest.raises(Malformed, match="unknown field 'labls'; did you mean 'labels'"):
+            list(read_instances([b'{"text": "wheat", "labls": "grain", "id": 7}'], ReadOptions(ignore=ignore)))
 
 
 def test_one_label_may_be_a_string():
