@@ -33,7 +33,6 @@ READING_HEAD = (
 
 
 def commands(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command that has no commands below it, with its whole name."""
     if hasattr(command, "commands"):
         for name, inner in command.commands.items():
             yield from commands(inner, *path, name)

@@ -27,7 +27,6 @@ async def pieces(text: bytes) -> AsyncIterator[bytes]:
 
 
 async def stays() -> None:
-    """A client that waits for its answer."""
     await asyncio.Event().wait()
 
 
@@ -47,7 +46,6 @@ async def known(proxy: Proxy) -> AsyncIterator[DatasetRepository]:
 
 
 def environment(url: str, artifacts: ArtifactStore) -> dict[str, str]:
-    """Of the process that checks a file."""
     return {**os.environ, "ABOUND_REDIS_URL": url, "ABOUND_ARTIFACTS_URL": artifacts.url}
 
 
