@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from msgspec.structs import replace
 from pydantic import Field
 
 from abound.api.dependencies import ActorDep, ArtifactsDep, PartsDep
@@ -60,7 +61,7 @@ class DatasetAnswer(
 
     @classmethod
     def of(cls, record: Any, **own: Any) -> Self:
-        return super().of(record, options=msgspec.to_builtins(record.options), **own)
+        return super().of(record, options=msgspec.to_builtins(replace(record.options, is_resolved=False)), **own)
 
 
 class UploadQuery(Shape, record=ReadOptions, fields=" ".join(PUBLIC), defaults=True):
