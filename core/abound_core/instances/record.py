@@ -19,7 +19,8 @@ Feedback says that the last labels are ignored (shown and not chosen), those bef
 others true. There is at least one label. The weight is above 0 and at most 100; without feedback it is 1.
 
 Details say that the record registers its only label: the vector is that of the label's name, and it may be empty. The
-contents of the details are kept with the label (``abound_core.model.label_details``).
+contents of the details are kept with the label (``abound_core.model.label_details``). If that label is an ignored one,
+the record is no instance: the details are a request to change labels (``abound_core.model.label_changes``).
 
 Kernels read records in place with ``abound_core.instances.record_kernels.record_shape``.
 """
@@ -49,6 +50,7 @@ __all__ = [
     "details_of",
     "has_dense",
     "iterate",
+    "pack_change",
     "pack_labels",
     "pack_vector",
     "record_ends",
@@ -76,7 +78,7 @@ _PROBLEMS = {
     kernels.BAD_DENSE: "has an invalid dense vector",
     kernels.RESERVED_KEY: "has a dense vector, and a key that begins with a zero byte",
     kernels.BAD_WEIGHT: "has a weight that is not above 0 and at most 100",
-    kernels.BAD_DETAILS: "has details that are not UTF-8, or details without exactly one true label",
+    kernels.BAD_DETAILS: "has details that are not UTF-8, or details without exactly one true or ignored label",
 }
 
 _HAS_DENSE = kernels.HAS_DENSE >> 24
@@ -185,6 +187,13 @@ def add_details(record: bytes, details: bytes) -> bytes:
     at = int(kernels.vector_end(record, 0))
     part = struct.pack("<I", 1 | kernels.HAS_DETAILS) + record[at + 4 :]
     return record[:at] + part + _padded(struct.pack("<I", len(details)) + details)
+
+
+def pack_change(request: bytes) -> bytes:
+    """Return the record of a request to change labels."""
+    part = pack_labels((), Limits(), ignored=("-",))
+    count = struct.pack("<I", 1 | kernels.HAS_FEEDBACK | kernels.HAS_DETAILS)
+    return EMPTY_VECTOR + count + part[4:] + _padded(struct.pack("<I", len(request)) + request)
 
 
 def details_of(payload: bytes, shape: RecordShape) -> bytes:

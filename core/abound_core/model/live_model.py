@@ -25,7 +25,7 @@ from abound_core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, ModelConfig
 from abound_core.errors import Conflict, Contradiction, InvalidInstance
 from abound_core.index import index
 from abound_core.index import learning_kernels as learning
-from abound_core.index.index import ALL_CLASSES
+from abound_core.index.index import ALL_CLASSES, Index
 from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
 from abound_core.instances import record, text_encoder, vectorizer, vocabulary
@@ -39,12 +39,13 @@ from abound_core.instances.record import (
     has_dense,
     pack_labels,
     pack_vector,
+    unpack_feedback,
     unpack_vector,
 )
 from abound_core.instances.record_kernels import HAS_DENSE, record_shape
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary_kernels import find_vector
-from abound_core.limits import Limits
+from abound_core.limits import DATASET_LIMITS, Limits
 from abound_core.model.active_version import LIVE
 from abound_core.model.answer_kernels import (
     explain_vector,
@@ -69,6 +70,7 @@ from abound_core.model.apply_kernels import (
     apply_calibrated,
     apply_records,
     apply_reranked,
+    count_unchanged,
     intern_bounded,
     intern_labels,
     skip_records,
@@ -76,6 +78,7 @@ from abound_core.model.apply_kernels import (
 from abound_core.model.calibration import Calibration
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
+from abound_core.model.label_changes import ChangePlan, decode_request, planned
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
@@ -102,11 +105,23 @@ class LiveModel(ModelState):
     """A model that learns from every event.
 
     ``limits`` are for incoming requests. They are not part of the state: log entries apply whatever the limits are now.
+
+    Attributes
+    ----------
+    at : tuple of Offset and int
+        The entry that is applied, and the position of its next record.
+    fragments : object
+        What a caller has made of the labels by class id, to be kept until one is renamed; None afterwards.
     """
+
+    at: tuple[Offset, int] = (START, 0)
 
     def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
         super().__init__(config, secret)
         self.limits = limits or Limits()
+        self.fragments: Any = None
+        self._moved: tuple[Index, Reranker] | None = None
+        self._awaited: ChangePlan
         self._scratch = _scratch(64, 16, 0)
         self._cursor = np.zeros(N_CURSOR, np.int64)
         self._take_config(config)
@@ -191,12 +206,55 @@ class LiveModel(ModelState):
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number."""
+        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number.
+
+        The number is 0 if the record changes labels and ``prepare`` must be called first.
+        """
+        if self.changes:
+            n = int(count_unchanged(self.labels.arrays, *self.changes.by_number, buffer, at, len(ranks)))
+            if n == 0:
+                return self._apply_renamed(buffer, at, ranks, updated), 1
+            ranks, updated = ranks[:n], updated[:n]
+        return self._apply_present(buffer, at, ranks, updated)
+
+    def _apply_present(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> tuple[int, int]:
         self._cursor[AT], self._cursor[PREPARED:] = at, -1
         done = self._apply(buffer, ranks, updated)
-        if done == 0:
+        if done > 0:
+            return int(self._cursor[AT]), done
+        shape = record_shape(buffer, at)
+        if shape.n_true > 0:
             return self._register(buffer, at, ranks, updated), 1
-        return int(self._cursor[AT]), done
+        changed = self._change_labels(details_of(buffer, shape))
+        if changed is None:
+            return at, 0
+        ranks[0], updated[0] = 0, changed
+        return int(shape.end), 1
+
+    def _apply_renamed(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> int:
+        """Apply the record at byte ``at`` by the present names of its labels; return the position of the next one.
+
+        Retired labels are left out, and without any other label nothing is learned. A registration is for the label
+        itself, also if it is retired.
+        """
+        shape = record_shape(buffer, at)
+        labels_at = shape.label_lengths_at - 4
+        *kinds, weight = unpack_feedback(buffer, labels_at)
+        left: list[list[str]] = []
+        for kind in kinds:
+            names = [self.present(label, shape.details_at >= 0) for label in kind]
+            left.append([name for name in dict.fromkeys(names) if name and not any(name in other for other in left)])
+        ranks[0], updated[0] = 0, False
+        if any(left):
+            record = buffer[at:labels_at] + pack_labels(left[0], DATASET_LIMITS, left[1], left[2], weight)
+            if shape.details_at >= 0:
+                record = add_details(record, details_of(buffer, shape))
+            self._apply_present(record, 0, ranks[:1], updated[:1])
+        return int(shape.end)
 
     def _apply(self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
@@ -241,6 +299,46 @@ class LiveModel(ModelState):
         self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
         self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
         return int(shape.end)
+
+    def present(self, label: str, retired: bool = False) -> str | None:
+        """Return the present name of a label, itself if it is unknown; None if it is retired, unless these count."""
+        class_id = self.find(label)
+        if class_id < 0:
+            return label
+        return self.label(class_id) if retired or not self.changes.is_retired(class_id) else None
+
+    def prepare(self) -> None:
+        """Do the slow part of the change of labels before which ``apply`` has stopped.
+
+        Only reads the model. It may run in another thread while requests are answered, as long as nothing changes the
+        model.
+        """
+        flows, n = self._awaited.flows, self._awaited.n_ids
+        reranker = self.reranker.relabelled(flows, n, self.dimension) if self.reranker.on else self.reranker
+        self._moved = self.index.relabelled(flows, n), reranker
+
+    def _change_labels(self, request: bytes) -> bool | None:
+        """Apply a request to change labels; return whether any changed, None if ``prepare`` must be called first."""
+        asked = decode_request(request)
+        at = self.at[0]._replace(position=self.at[1])
+        plan, made = planned(self.labels, self.changes, asked.changes, at)
+        if plan.flows and self._moved is None:
+            self._awaited = plan
+            return None
+        if not made:
+            return False
+        self.changes.commit(self.labels, plan, made, at, asked)
+        if self._moved is not None:
+            (self.index, self.reranker), self._moved = self._moved, None
+        self._make_room(0, 0, 0, 0, 0)
+        counts = self._tallies.label_counts
+        for number in plan.into:
+            into = plan.class_of(number)
+            counts[into] += counts[number]
+            counts[number] = 0
+            self.details.move(number, into)
+        self.fragments = None
+        return True
 
     def continue_score(self, other: LiveModel) -> None:
         """Take over score, feedback counts and receipts of the state that a refitted model replaces."""
@@ -431,6 +529,9 @@ class LiveModel(ModelState):
             k = self.labels.n_ids
         is_whole = include is None and exclude is None and zero_shot
         mask = ALL_CLASSES if is_whole else self._mask(include, exclude)
+        if self.changes:
+            visible = self.changes.visible(self.labels.n_ids)
+            mask = visible if is_whole else mask & visible
         if not zero_shot:
             mask[self._is_unlearned()] = 0
         return np.empty(k, np.int32), np.empty(k, np.float64), mask
@@ -439,7 +540,7 @@ class LiveModel(ModelState):
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
         for labels, value in ((include or (), 1), (exclude or (), 0)):
             for label in labels:
-                class_id = self.labels.find(label.encode())
+                class_id = self.find(label)
                 if class_id >= 0:
                     mask[class_id] = value
         return mask

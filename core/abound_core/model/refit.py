@@ -73,7 +73,7 @@ class Refitter:
             registers = shape.details_at >= 0
             if registers or self._most is None or self.n_read < self._most:
                 if self._pass > 0:
-                    self._learn_again(record, registers)
+                    self._learn_again(record, registers, entry._replace(position=position))
                 else:
                     first.append(record)
                     first_positions.append(position)
@@ -95,33 +95,41 @@ class Refitter:
             end = position + 1
         self.live.begin(b"".join(records), end, units, entry).finish()
 
-    def _learn_again(self, record: bytes, registers: bool) -> None:
+    def _learn_again(self, record: bytes, registers: bool, at: Offset) -> None:
         vector = record[: int(vector_end(record, 0))]
         _, _, labels, rejected, ignored, weight, _ = unpack(record)
         if registers:
-            class_id = self.live.labels.find(labels[0].encode())
+            if not labels:  # a change of labels, which the first pass has applied
+                return
+            class_id = self.live.find(labels[0], at)
             is_new = self._names.is_new(class_id, vector)
             self._names.put(class_id, b"", vector)
             if not is_new:
                 return
         ids, values = self.live.active(vector)
         known = ids >= 0  # all, unless max_features evicted some
-        true, wrong = self._known_classes(labels), self._known_classes(rejected)
-        unwanted = self._known_classes(ignored if self.live.config.implicit else [])
+        taken: set[int] = set()
+        true, wrong = self._known_classes(labels, at, taken), self._known_classes(rejected, at, taken)
+        unwanted = self._known_classes(ignored if self.live.config.implicit else [], at, taken)
+        if not (true or wrong or unwanted) and self.live.changes:
+            return
         class_ids = np.array(true + wrong + unwanted, np.int32)
         self.live.learn_again(ids[known], values[known], class_ids, Feedback(len(true), len(wrong), weight))
 
-    def _known_classes(self, labels: Sequence[str]) -> list[int]:
-        found = [self.live.labels.find(label.encode()) for label in labels]
-        return [class_id for class_id in found if class_id >= 0]
+    def _known_classes(self, labels: Sequence[str], at: Offset, taken: set[int]) -> list[int]:
+        """Return the classes of labels that are not retired, and not ``taken``; add them to these."""
+        found = dict.fromkeys([self.live.find(label, at) for label in labels])
+        kept = [one for one in found if one >= 0 and one not in taken and not self.live.changes.is_retired(one)]
+        taken.update(kept)
+        return kept
 
 
 def reciprocal_rank(live: LiveModel, record: bytes) -> float:
     """Return 1 / rank of the best true label of a record, 0 if it is not among the best ``MAX_RANKED``."""
     end = int(vector_end(record, 0))
-    true = set(unpack_labels(record, end))
+    true = set(map(live.find, unpack_labels(record, end)))
     ranking = live.rank(record[:end], MAX_RANKED)
     for rank, class_id in enumerate(ranking.class_ids.tolist(), start=1):
-        if live.label(class_id) in true:
+        if class_id in true:
             return 1.0 / rank
     return 0.0
