@@ -365,6 +365,8 @@ def warmup(update: Literal["fsu", "sls"]) -> None:
     plain.explain(ids, values, 0)
     plain.digest()
     Index.from_arrays(params, plain.to_arrays()).forget_feature(0)
+    plain.relabelled({}, 1)
+    relabel.count_connections(plain.arrays, 0, 0, np.zeros(1, np.int64))
     sls_rows.forget(plain.arrays, np.uint64(0))
     if update == "fsu":
         plain.learn(ids, values, ids)

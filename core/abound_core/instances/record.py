@@ -28,7 +28,7 @@ Kernels read records in place with ``abound_core.instances.record_kernels.record
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ import numpy.typing as npt
 from abound_core.errors import Corrupted, InvalidInstance
 from abound_core.instances import record_kernels as kernels
 from abound_core.instances.record_kernels import RecordShape, record_shape
-from abound_core.limits import MAX_WEIGHT, Limits
+from abound_core.limits import DATASET_LIMITS, MAX_WEIGHT, Limits
 
 __all__ = [
     "EMPTY_VECTOR",
@@ -60,6 +60,7 @@ __all__ = [
     "unpack_labels",
     "unpack_vector",
     "warmup",
+    "with_labels",
     "without_dense",
 ]
 
@@ -194,6 +195,25 @@ def pack_change(request: bytes) -> bytes:
     part = pack_labels((), Limits(), ignored=("-",))
     count = struct.pack("<I", 1 | kernels.HAS_FEEDBACK | kernels.HAS_DETAILS)
     return EMPTY_VECTOR + count + part[4:] + _padded(struct.pack("<I", len(request)) + request)
+
+
+def with_labels(payload: bytes, at: int, shape: RecordShape, name_of: Callable[[str], str | None]) -> bytes:
+    """Return the record of this shape at byte ``at`` with other names of its labels, each once; b"" if none is left.
+
+    ``name_of`` returns None for a label to leave out.
+    """
+    labels_at = shape.label_lengths_at - 4
+    *kinds, weight = unpack_feedback(payload, labels_at)
+    taken: set[str] = set()
+    left: list[list[str]] = []
+    for kind in kinds:
+        names = [name for name in dict.fromkeys(map(name_of, kind)) if name is not None and name not in taken]
+        taken.update(names)
+        left.append(names)
+    if not taken:
+        return b""
+    record = payload[at:labels_at] + pack_labels(left[0], DATASET_LIMITS, left[1], left[2], weight)
+    return add_details(record, details_of(payload, shape)) if shape.details_at >= 0 else record
 
 
 def details_of(payload: bytes, shape: RecordShape) -> bytes:

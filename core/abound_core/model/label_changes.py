@@ -175,6 +175,16 @@ class LabelChanges:
             self._listed.append(encode(made))
         self._seal()
 
+    def adopt(self, labels: Vocabulary, of_labels: Vocabulary, other: LabelChanges) -> None:
+        """Take over another table, whose labels may have other numbers."""
+        numbers = [labels.add(of_labels.key(number)) for number in other.changed()]
+        into = [labels.add(of_labels.key(other.of(number))) for number in other.changed()]
+        self.class_of, self.retired = np.arange(labels.n_ids, dtype=np.int32), np.zeros(labels.n_ids, np.uint8)
+        self.class_of[numbers], self.retired[numbers] = into, other.retired[other.changed()]
+        self._listed = other._listed.copy()
+        self._count({number: labels.key(number).decode() for number in numbers})
+        self._seal()
+
     def _count(self, names: Mapping[int, str]) -> None:
         """Count the aliases, and note which of these new keys are of names that were given up."""
         self.n_aliases = int(np.count_nonzero(self.class_of != np.arange(len(self.class_of))))
@@ -311,24 +321,17 @@ class ChangePlan:
 
     def _rename(self, change: LabelChange, of: int, to: str) -> bool:
         before, number = self.name_of(of), self.find(to)
-        if number == of:  # it has this name: at most an old one is given up
-            number = self.find(change.name)
-            if change.alias or number == of:
-                return False
-            self._give_up(number)
-            return True
         if number >= 0 and self.class_of(number) != of:
             label = self.name_of(self.class_of(number))
             other = "there is a label" if label == to else f"the label {label[:100]!r} has the old name"
             raise Conflict(f"{other} {to[:100]!r}: merge the two, or choose another name")
-        self._set_name(of, to)
-        if number >= 0:  # an old name of it
-            self._set_name(number, before)
-        else:
-            self._set_name(self._new(of), before)
-            number = self.find(before)
-        if not change.alias:
-            self._give_up(number)
+        changed = number != of
+        if changed:
+            self._set_name(of, to)
+            self._set_name(self._new(of) if number < 0 else number, before)
+        if change.alias or self.find(change.name) == of:
+            return changed
+        self._give_up(self.find(change.name))
         return True
 
     def _merge(self, change: LabelChange, of: int, to: str) -> bool:
@@ -343,7 +346,7 @@ class ChangePlan:
         self.into[of] = into
         self.retired[of] = False
         if not change.alias:
-            self._give_up(of)
+            self._give_up(self.find(change.name))
         return True
 
     def _split(self, of: int, to: Sequence[str]) -> bool:

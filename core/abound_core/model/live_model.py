@@ -39,13 +39,13 @@ from abound_core.instances.record import (
     has_dense,
     pack_labels,
     pack_vector,
-    unpack_feedback,
     unpack_vector,
+    with_labels,
 )
 from abound_core.instances.record_kernels import HAS_DENSE, record_shape
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary_kernels import find_vector
-from abound_core.limits import DATASET_LIMITS, Limits
+from abound_core.limits import Limits
 from abound_core.model.active_version import LIVE
 from abound_core.model.answer_kernels import (
     explain_vector,
@@ -242,17 +242,9 @@ class LiveModel(ModelState):
         itself, also if it is retired.
         """
         shape = record_shape(buffer, at)
-        labels_at = shape.label_lengths_at - 4
-        *kinds, weight = unpack_feedback(buffer, labels_at)
-        left: list[list[str]] = []
-        for kind in kinds:
-            names = [self.present(label, shape.details_at >= 0) for label in kind]
-            left.append([name for name in dict.fromkeys(names) if name and not any(name in other for other in left)])
+        record = with_labels(buffer, at, shape, lambda label: self.present(label, shape.details_at >= 0))
         ranks[0], updated[0] = 0, False
-        if any(left):
-            record = buffer[at:labels_at] + pack_labels(left[0], DATASET_LIMITS, left[1], left[2], weight)
-            if shape.details_at >= 0:
-                record = add_details(record, details_of(buffer, shape))
+        if record:
             self._apply_present(record, 0, ranks[:1], updated[:1])
         return int(shape.end)
 
@@ -346,6 +338,11 @@ class LiveModel(ModelState):
         self._tallies.continue_feedback(other._tallies)
         self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
         self._bind()
+
+    def adopt_changes(self, other: LiveModel) -> None:
+        """Take over what became of labels in a state whose log this one has learned by its present names."""
+        self.changes.adopt(self.labels, other.labels, other.changes)
+        self._make_room(0, 0, 0, 0, 0)
 
     def learn_again(
         self,
@@ -662,6 +659,8 @@ def _warm_naming() -> None:
     of_model = numba_types.NamedTuple([*live.values()], LivePointers)
     _compile(intern_bounded, of_model, data, shape, ids, values, numba_types.boolean)
     _compile(intern_labels, of_model, data, shape, class_ids)
+    model = LiveModel(ModelConfig(), (1, 2))
+    count_unchanged(model.labels.arrays, *model.changes.by_number, b"", 0, 0)
     _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
 
 

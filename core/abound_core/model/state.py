@@ -1,9 +1,9 @@
 """The replicated state of one model, its digest, and its conversion to and from arrays.
 
 It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
-label was learned, the details of registered labels, the changes of labels, the prequential score, the calibration,
-the re-ranker, the receipts of idempotency keys, the configuration, and the active version. Only ``abound_core.model.live_model`` changes
-it.
+label was learned, the details of registered labels, the changes of labels, the prequential score, the calibration, the
+re-ranker, the receipts of idempotency keys, the configuration, and the active version. Only
+``abound_core.model.live_model`` changes it.
 """
 
 from __future__ import annotations

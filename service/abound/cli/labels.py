@@ -1,7 +1,8 @@
-"""``abound labels`` and ``abound register``: the labels of a model, and their names."""
+"""``abound labels`` and ``abound register``: the labels of a model, their names, and changes of them."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Iterator
@@ -16,20 +17,34 @@ from abound.cli.options import (
     Model,
     Url,
     counted,
+    format_time,
+    format_value,
     print_json,
     print_result,
     print_rows,
+    print_table,
 )
+from abound.cli.progress import progress_bar
 from abound.cli.skos import FORMATS as SKOS_FORMATS
 from abound.cli.skos import ConceptId, read_concepts
 from abound.cli.skos import format_of as skos_format
 from abound_core.errors import Malformed
 
 BATCH = 500  # labels of one request
+MOST_CHANGES = 1_000_000  # of a file
 FIELDS = ("label", "name", "description", "parent")  # in a table, all other columns are metadata
 
 
+Alias = Annotated[bool, typer.Option("--alias/--no-alias", help="Keep the old name as an alias.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")]
+Name = Annotated[str, typer.Argument(metavar="LABEL")]
+
+labels = typer.Typer(help="Labels of a model, and changes of them.", invoke_without_command=True)
+
+
+@labels.callback()
 def list_labels(
+    context: typer.Context,
     model: Model = "default",
     prefix: Annotated[str | None, typer.Option("--prefix", help="Only labels that begin with this.")] = None,
     contains: Annotated[
@@ -40,8 +55,11 @@ def list_labels(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the labels that a model knows, how often each was learned, and their names."""
+    """List the labels that a model knows, how often each was learned, and their names. Or change labels."""
     from abound.client import Client
+
+    if context.invoked_subcommand is not None:
+        return
 
     with Client(url, key=key) as client:
         answer = client.labels(model, prefix=prefix, contains=contains, limit=limit)
@@ -58,6 +76,158 @@ def list_labels(
     print_rows(columns, rows, whole=("label",))
     if answer["total"] > len(rows):
         typer.echo(f"{len(rows):,} of {counted(answer['total'], 'label')}", err=True)
+
+
+def _change(changes: list[dict[str, Any]], model: str, url: str, key: str | None, dry_run: bool, as_json: bool) -> None:
+    from abound.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.change_labels(model, changes, dry_run=dry_run)
+    if as_json:
+        print_json(answer)
+        return
+    for one in answer.get("effects") or ():
+        print_table(one["label"], {name: value for name, value in one.items() if name != "label"})
+    typer.echo(f"{counted(answer['changed'], 'label')} {'would be changed' if dry_run else 'changed'}")
+
+
+@labels.command()
+def rename(
+    old: Annotated[str, typer.Argument(metavar="FROM")],
+    new: Annotated[str, typer.Argument(metavar="TO")],
+    alias: Alias = True,
+    dry_run: DryRun = False,
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rename a label. What was learned for it stays."""
+    _change([{"kind": "rename", "from": old, "to": new, "alias": alias}], model, url, key, dry_run, as_json)
+
+
+@labels.command()
+def merge(
+    old: Annotated[list[str], typer.Argument(metavar="FROM...")],
+    into: Annotated[str, typer.Option("--into", metavar="LABEL", help="The label that gets what was learned.")],
+    alias: Alias = True,
+    dry_run: DryRun = False,
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge labels into another one."""
+    changes = [{"kind": "merge", "from": one, "to": into, "alias": alias} for one in old]
+    _change(changes, model, url, key, dry_run, as_json)
+
+
+@labels.command()
+def split(
+    old: Name,
+    to: Annotated[list[str], typer.Option("--to", metavar="LABEL", help="A new label. May be repeated.")],
+    dry_run: DryRun = False,
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Retire a label, and let others start with what was learned for it."""
+    _change([{"kind": "split", "from": old, "to": to}], model, url, key, dry_run, as_json)
+
+
+@labels.command()
+def retire(
+    label: Name,
+    dry_run: DryRun = False,
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Suggest a label no more. What was learned for it is kept."""
+    _change([{"kind": "retire", "from": label}], model, url, key, dry_run, as_json)
+
+
+@labels.command()
+def revive(
+    label: Name,
+    dry_run: DryRun = False,
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Suggest a retired label again."""
+    _change([{"kind": "revive", "from": label}], model, url, key, dry_run, as_json)
+
+
+@labels.command("changes")
+def list_changes(url: Url = DEFAULT_URL, model: Model = "default", key: Key = None, as_json: AsJson = False) -> None:
+    """List the newest 1,000 changes, and how to undo each."""
+    from abound.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.label_changes(model)
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        (format_time(one["time"]), one["kind"], one["from"], format_value(one["to"]), one["by"] or "-", one["undo"])
+        for one in answer["changes"]
+    ]
+    print_rows(("time", "kind", "from", "to", "key", "to undo it"), rows, whole=("from", "to"))
+
+
+@labels.command()
+def apply(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A .csv or .tsv with the columns from, to and kind.")],
+    dry_run: DryRun = False,
+    run: Annotated[str, typer.Option("--run", help="Name of this run: a file is applied once under each name.")] = "",
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the changes of a file, in its order: a line renames, merges, retires, revives or splits a label.
+
+    The lines of a split follow each other, one for each new label. The file has at most 1,000,000 lines. A request has
+    500 changes. After an error those before it stay, and the command can be repeated: they are not made again. With
+    --dry-run each request is checked against the present labels.
+    """
+    from abound.client import Client
+
+    rows, totals = _changes(file), {"changes": 0, "changed": 0}
+    with Client(url, key=key) as client, progress_bar("changes") as progress:
+        while some := list(itertools.islice(rows, BATCH)):
+            hashed = hashlib.blake2b(json.dumps([run, totals["changes"], some]).encode(), digest_size=16)
+            answer = client.change_labels(model, some, dry_run=dry_run, key=hashed.hexdigest())
+            totals = {"changes": totals["changes"] + len(some), "changed": totals["changed"] + answer["changed"]}
+            progress.set_text(f"{totals['changes']:,}")
+    before = totals["changes"] - totals["changed"]
+    sentence = f"{counted(totals['changed'], 'change')} {'would be made' if dry_run else 'made'}"
+    print_result(totals, sentence + (f", {before:,} were made before" if before else ""), as_json)
+
+
+def _changes(file: str) -> Iterator[dict[str, Any]]:
+    """Yield the changes of a table; the lines of a split are one change."""
+    waiting: dict[str, Any] | None = None
+    for number, cells in enumerate(_cells(file, file.partition(".")[2].startswith("tsv"), "from")):
+        if number == MOST_CHANGES:
+            raise Malformed(f"{file}: a file has at most {MOST_CHANGES:,} changes")
+        change: dict[str, Any] = {name: cells[name] for name in ("kind", "from", "to") if name in cells}
+        if change.get("kind") == "split":
+            if waiting is not None and waiting["from"] == change["from"]:
+                waiting["to"] += [change.get("to", "")]
+                continue
+            change["to"] = [change.get("to", "")]
+        if waiting is not None:
+            yield waiting
+        waiting = change if change.get("kind") == "split" else None
+        if waiting is None:
+            yield change
+    if waiting is not None:
+        yield waiting
 
 
 def register(
@@ -108,7 +278,10 @@ def _registrations(file: str) -> Iterator[dict[str, Any]]:
 
     form, _ = format_of(file)
     if form == "csv" or form == "tsv":
-        yield from _rows(file, tabs=form == "tsv")
+        for given in _cells(file, form == "tsv", "label"):
+            metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
+            found: dict[str, Any] = {name: given[name] for name in FIELDS if name in given}
+            yield found | ({"metadata": metadata} if metadata else {})
         return
     if form != "jsonl":
         raise Malformed(
@@ -137,7 +310,8 @@ def _decoded(file: str) -> Iterator[str]:
             raise Malformed(f"{file}: line {number}: not UTF-8") from None
 
 
-def _rows(file: str, tabs: bool) -> Iterator[dict[str, Any]]:
+def _cells(file: str, tabs: bool, needed: str) -> Iterator[dict[str, str]]:
+    """Yield the cells of each row of a table that are not empty, by column. The column ``needed`` never is."""
     from abound.datasets.files import read_lines
     from abound_core.instances.data_formats import at_line
     from abound_core.instances.tables import CsvRows
@@ -145,18 +319,16 @@ def _rows(file: str, tabs: bool) -> Iterator[dict[str, Any]]:
     rows = CsvRows(read_lines(file), tabs=tabs)
     try:
         names = next(rows, [])
-        if "label" not in names:
-            raise Malformed("the table has no column label; its first line names the columns")
+        if needed not in names:
+            raise Malformed(f"the table has no column {needed}; its first line names the columns")
         for cells in rows:
             if not cells:
                 continue
             if len(cells) > len(names):
                 raise Malformed("more cells than columns")
             given = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
-            metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
-            found: dict[str, Any] = {name: given[name] for name in FIELDS if name in given}
-            if "label" not in found:
-                raise Malformed("the label is empty")
-            yield found | ({"metadata": metadata} if metadata else {})
+            if needed not in given:
+                raise Malformed(f"the {needed} is empty")
+            yield given
     except Malformed as error:
         raise at_line(file, rows.line, error) from None
