@@ -312,7 +312,8 @@ class LiveModel(ModelState):
     def _change_labels(self, request: bytes) -> bool | None:
         """Apply a request to change labels; return whether any changed, None if ``prepare`` must be called first."""
         asked = decode_request(request)
-        at = self.at[0]._replace(position=self.at[1])
+        entry, place = self.at
+        at = entry._replace(position=entry.position + place)
         plan, made = planned(self.labels, self.changes, asked.changes, at)
         if plan.flows and self._moved is None:
             self._awaited = plan
