@@ -15,6 +15,7 @@ from abound.versions import ranking
 from abound.versions.ranking import RankingRequest, rank_all
 from abound.versions.versions import LoadedVersion
 from abound_core.errors import Overloaded
+from abound_core.model.label_changes import Renamed
 from abound_core.types import Offset
 from tests.randomness import examples
 from tests.support.small_versions import FEATURES, fitted, ranked, vector
@@ -52,7 +53,7 @@ def test_many_questions_at_once_are_answered_as_each_alone(asked: list[Any], few
     given_, expected = [], []
     before = ranking.MOST_SCORES
     for version, features, k, include, exclude, threshold in asked:
-        one = RankingRequest(VERSIONS[version], vector(features), k, include, exclude, threshold, AT)
+        one = RankingRequest(VERSIONS[version], vector(features), k, include, exclude, threshold, AT, Renamed())
         given_.append(one)
         expected.append(plain(version, features, one))
     try:

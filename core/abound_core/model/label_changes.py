@@ -96,6 +96,8 @@ class LabelChanges:
 
     Attributes
     ----------
+    any : bool
+        What ``bool`` returns; faster.
     class_of : int32 array, shape (n,)
         The number of the label that each of the first ``n`` numbers stands for; later ones stand for themselves.
     retired : uint8 array, shape (n,)
@@ -107,6 +109,7 @@ class LabelChanges:
     """
 
     def __init__(self) -> None:
+        self.any = False
         self.class_of: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         self.retired: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.n_aliases = 0
@@ -116,15 +119,11 @@ class LabelChanges:
         self._visible: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 
     def __bool__(self) -> bool:
-        return len(self._listed) > 0
+        return self.any
 
     @property
     def n_bytes(self) -> int:
         return self.class_of.nbytes + self.retired.nbytes + sum(map(len, self._listed))
-
-    @property
-    def by_number(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-        return self.class_of, self.retired
 
     def of(self, number: int) -> int:
         """Return the number of the label that a number stands for; -1 for -1."""
@@ -195,7 +194,7 @@ class LabelChanges:
                 self.given_up[name].sort()
 
     def _seal(self) -> None:
-        hashed = hashlib.blake2b(digest_size=16)
+        self.any, hashed = len(self._listed) > 0, hashlib.blake2b(digest_size=16)
         for array in self.to_arrays().values():
             hashed.update(array.tobytes())
         self._digest, self._visible = hashed.digest(), np.zeros(0, np.uint8)
@@ -235,13 +234,15 @@ class Renamed(dict[str, str | None]):
     """The present name of each label that was renamed or merged; None for one that is retired."""
 
     def __init__(self) -> None:
-        self._lists: dict[int, tuple[list[str], list[str | None], int]] = {}
+        self._lists: dict[int, tuple[list[str], Sequence[str | None], int]] = {}
 
-    def present(self, labels: list[str]) -> tuple[list[str | None], int]:
+    def present(self, labels: list[str]) -> tuple[Sequence[str | None], int]:
         """Return the present names of the labels of a version, and how many are None or come before. Keeps both."""
+        if not self:
+            return labels, 0
         kept = self._lists.get(id(labels))
         if kept is None:
-            names = [self.get(label, label) for label in labels] if self else list[str | None](labels)
+            names = [self.get(label, label) for label in labels]
             kept = self._lists[id(labels)] = labels, names, len(names) - len(set(names) - {None})
         return kept[1:]
 

@@ -210,8 +210,10 @@ class LiveModel(ModelState):
 
         The number is 0 if the record changes labels and ``prepare`` must be called first.
         """
-        if self.changes:
-            n = int(count_unchanged(self.labels.arrays, *self.changes.by_number, buffer, at, len(ranks)))
+        if self.changes.any:
+            n = int(
+                count_unchanged(self.labels.arrays, self.changes.class_of, self.changes.retired, buffer, at, len(ranks))
+            )
             if n == 0:
                 return self._apply_renamed(buffer, at, ranks, updated), 1
             ranks, updated = ranks[:n], updated[:n]
@@ -527,7 +529,7 @@ class LiveModel(ModelState):
             k = self.labels.n_ids
         is_whole = include is None and exclude is None and zero_shot
         mask = ALL_CLASSES if is_whole else self._mask(include, exclude)
-        if self.changes:
+        if self.changes.any:
             visible = self.changes.visible(self.labels.n_ids)
             mask = visible if is_whole else mask & visible
         if not zero_shot:
@@ -661,7 +663,7 @@ def _warm_naming() -> None:
     _compile(intern_bounded, of_model, data, shape, ids, values, numba_types.boolean)
     _compile(intern_labels, of_model, data, shape, class_ids)
     model = LiveModel(ModelConfig(), (1, 2))
-    count_unchanged(model.labels.arrays, *model.changes.by_number, b"", 0, 0)
+    count_unchanged(model.labels.arrays, model.changes.class_of, model.changes.retired, b"", 0, 0)
     _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
 
 

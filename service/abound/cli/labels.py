@@ -122,44 +122,21 @@ def merge(
     _change(changes, model, url, key, dry_run, as_json)
 
 
-@labels.command()
-def split(
-    old: Name,
-    to: Annotated[list[str], typer.Option("--to", metavar="LABEL", help="A new label. May be repeated.")],
-    dry_run: DryRun = False,
-    url: Url = DEFAULT_URL,
-    model: Model = "default",
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
-    """Retire a label, and let others start with what was learned for it."""
-    _change([{"kind": "split", "from": old, "to": to}], model, url, key, dry_run, as_json)
+def _add_command(kind: str, help_text: str) -> None:
+    @labels.command(kind, help=help_text)
+    def change(
+        label: Name,
+        dry_run: DryRun = False,
+        url: Url = DEFAULT_URL,
+        model: Model = "default",
+        key: Key = None,
+        as_json: AsJson = False,
+    ) -> None:
+        _change([{"kind": kind, "from": label}], model, url, key, dry_run, as_json)
 
 
-@labels.command()
-def retire(
-    label: Name,
-    dry_run: DryRun = False,
-    url: Url = DEFAULT_URL,
-    model: Model = "default",
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
-    """Suggest a label no more. What was learned for it is kept."""
-    _change([{"kind": "retire", "from": label}], model, url, key, dry_run, as_json)
-
-
-@labels.command()
-def revive(
-    label: Name,
-    dry_run: DryRun = False,
-    url: Url = DEFAULT_URL,
-    model: Model = "default",
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
-    """Suggest a retired label again."""
-    _change([{"kind": "revive", "from": label}], model, url, key, dry_run, as_json)
+_add_command("retire", "Suggest a label no more. What was learned for it is kept.")
+_add_command("revive", "Suggest a retired label again.")
 
 
 @labels.command("changes")

@@ -84,7 +84,7 @@ def _by_version(asked: Sequence[RankingRequest]) -> list[Labels]:
 
 
 def _allowed(
-    labels: list[str | None], renamed: Renamed, include: Collection[str] | None, exclude: Collection[str] | None
+    labels: Sequence[str | None], renamed: Renamed, include: Collection[str] | None, exclude: Collection[str] | None
 ) -> npt.NDArray[np.bool_] | None:
     """Return which labels may be ranked, shape (L,); None: all of them."""
     if include is None and not exclude:

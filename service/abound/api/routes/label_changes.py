@@ -34,7 +34,7 @@ from abound_core.errors import Conflict, InvalidInstance, TooLarge, UnknownLabel
 from abound_core.index.relabel_kernels import count_connections
 from abound_core.instances.record import pack_change
 from abound_core.instances.record_kernels import MAX_REQUEST_BYTES
-from abound_core.model.label_changes import ChangePlan, ChangeRequest, Kind, LabelChange, ListedChange, encode
+from abound_core.model.label_changes import ChangePlan, ChangeRequest, LabelChange, ListedChange, encode
 from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
@@ -50,34 +50,29 @@ router = APIRouter(tags=["models"])
 
 
 class EffectShape(Shape):
-    """What a change concerns."""
+    """A label that a change concerns."""
 
-    label: str = Field(description="The present name of the label.")
+    label: str
     aliases: list[str]
-    learned: int = Field(description="How often the label was learned.")
+    learned: int = Field(description="How often it was learned.")
     connections: int = Field(description="Its connections to features in the index.")
     children: int = Field(description="Number of labels that are registered with it as their parent.")
 
 
 class ChangedAnswer(Shape):
-    """The offset of the change in the log, or with `dry_run` what would change."""
+    """The offset of the change in the log, or with `dry_run` what it concerns."""
 
     changed: int = Field(description="Number of changes that were not made before.")
     offset: str | None = Field(description="Null: nothing changed.")
     durability: str | None = Field(description="`log`, `fsync` or `replica`; null: nothing changed.")
-    effects: list[EffectShape] | None = Field(None, description="With `dry_run`: for each change.")
+    effects: list[EffectShape] | None = Field(None, description="With `dry_run`: the label of each change.")
 
 
-class ListedChangeShape(Shape):
+class ListedChangeShape(Shape, record=ListedChange, fields="kind to alias offset by"):
     """A change, and how to undo it."""
 
-    kind: Kind
     from_: str = Field(serialization_alias="from")
-    to: str | list[str] | None
-    alias: bool
-    offset: str
     time: float = Field(description="Unix time, by the store's clock.")
-    by: str | None = Field(description="Id of the API key.")
     undo: str
 
 
@@ -173,11 +168,9 @@ class LabelChanger:
     def _check_room(self, plan: ChangePlan) -> None:
         live = self._model.live
         new = sum(number == label for number, label in plan.classes.items())
-        most, most_ids = live.config.max_classes, live.index.most_classes
-        if new and most is not None and live.n_classes + new > most:
-            raise Conflict(f"the model has {live.n_classes} classes of at most {most}, and this would add {new}")
-        if most_ids is not None and plan.n_ids > most_ids:
-            raise Conflict(f"the model would have {plan.n_ids} labels and old names, of at most {most_ids}")
+        for n, most in ((live.n_classes + new, live.config.max_classes), (plan.n_ids, live.index.most_classes)):
+            if most is not None and n > most and plan.n_ids > live.labels.n_ids:
+                raise Conflict(f"the model would have {n} labels and old names of at most {most}")
 
     async def _effects(self) -> list[EffectShape]:
         live, pace = self._model.live, TimeSlice()
@@ -316,7 +309,4 @@ def _shown(one: ListedChange) -> ListedChangeShape:
         "revive": f"retire {one.name!r}",
     }.get(one.kind, f"forget it: the job forget with the key {one.key!r}")
     time = Offset.parse(one.offset).milliseconds / 1000
-    to = one.to or None
-    return ListedChangeShape(
-        kind=one.kind, from_=one.name, to=to, alias=one.alias, offset=one.offset, time=time, by=one.by, undo=undo
-    )
+    return ListedChangeShape.of(one, from_=one.name, time=time, undo=undo)
