@@ -114,13 +114,14 @@ def test_labels_are_changed_one_by_one_and_by_a_file(run: Run, url: str, tmp_pat
     run("models", "create", "changed", "--url", url)
     run("learn", rows, *at)
     assert "would be changed" in run("labels", "merge", "l0", "l1", "--into", "l2", "--dry-run", *at).out
-    assert run("labels", "merge", "l0", "l1", "--into", "l2", *at).out == "2 labels changed\n"
+    assert run("labels", "merge", "l0", "l1", "--into", "l2", *at).out.endswith("2 labels changed\n")
     for command in (["rename", "l3", "drei"], ["retire", "l4"], ["revive", "l4"]):
-        assert run("labels", *command, *at).out == "1 label changed\n"
+        assert run("labels", *command, *at).out.endswith("1 label changed\n")
     changes.write_text("from,to,kind\nl5,sechs,rename\nl6,a,split\nl6,b,split\nl7,,retire\nl8,l2,merge\n")
-    checked = json.loads(run("labels", "apply", changes, "--dry-run", "--json", *at).out)
-    assert checked == json.loads(run("labels", "apply", changes, "--json", *at).out) == {"changes": 4, "changed": 4}
-    assert run("labels", "apply", changes, *at).out == "0 changes made, 4 were made before\n"
+    for dry_run in (["--dry-run"], []):
+        made = run("labels", "apply", changes, "--json", *dry_run, *at).out.splitlines()[-1]
+        assert json.loads(made) == {"changes": 4, "changed": 4}
+    assert run("labels", "apply", changes, *at).out.endswith("0 changes made, 4 were made before\n")
     with Client(url) as client:
         found = client.labels("changed")
         assert (set(found["labels"]), found["retired"]) == (

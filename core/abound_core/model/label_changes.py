@@ -272,6 +272,7 @@ class ChangePlan:
         self.retired: dict[int, bool] = {}
         self.flows: dict[int, dict[int, float]] = {}
         self._numbers: dict[str, int] = {}
+        self._sources: dict[int, list[int]] = {}  # the labels whose flow may have one as a target
         self._labels = labels
         self._changes = changes
 
@@ -367,11 +368,17 @@ class ChangePlan:
     def _move(self, of: int, targets: Sequence[int]) -> None:
         """Let the connections of a label move to others, in equal parts."""
         parts = dict.fromkeys(targets, 1.0 / len(targets))
-        for flow in self.flows.values():
-            share = flow.pop(of, 0.0)
-            for target in parts if share else ():
+        moving = [source for source in self._sources.pop(of, ()) if of in self.flows[source]]
+        for source in moving:
+            flow = self.flows[source]
+            share = flow.pop(of)
+            for target in parts:
                 flow[target] = flow.get(target, 0.0) + share * parts[target]
-        self.flows.setdefault(of, parts)
+        if of not in self.flows:
+            self.flows[of] = parts.copy()
+            moving.append(of)
+        for target in parts:
+            self._sources.setdefault(target, []).extend(moving)
 
     def _new(self, of: int | None = None) -> int:
         number = self.n_ids

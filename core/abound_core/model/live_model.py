@@ -78,7 +78,7 @@ from abound_core.model.apply_kernels import (
 from abound_core.model.calibration import Calibration
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
-from abound_core.model.label_changes import ChangePlan, decode_request, planned
+from abound_core.model.label_changes import ChangePlan, LabelChange, decode_request, planned
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
@@ -121,7 +121,7 @@ class LiveModel(ModelState):
         self.limits = limits or Limits()
         self.fragments: Any = None
         self._moved: tuple[Index, Reranker] | None = None
-        self._awaited: ChangePlan
+        self._awaited: tuple[ChangePlan, list[LabelChange]] | None = None
         self._scratch = _scratch(64, 16, 0)
         self._cursor = np.zeros(N_CURSOR, np.int64)
         self._take_config(config)
@@ -217,15 +217,14 @@ class LiveModel(ModelState):
             if n == 0:
                 return self._apply_renamed(buffer, at, ranks, updated), 1
             ranks, updated = ranks[:n], updated[:n]
-        return self._apply_present(buffer, at, ranks, updated)
-
-    def _apply_present(
-        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
-    ) -> tuple[int, int]:
         self._cursor[AT], self._cursor[PREPARED:] = at, -1
         done = self._apply(buffer, ranks, updated)
-        if done > 0:
-            return int(self._cursor[AT]), done
+        return (int(self._cursor[AT]), done) if done else self._apply_details(buffer, at, ranks, updated)
+
+    def _apply_details(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> tuple[int, int]:
+        """Apply the record at byte ``at``, which registers or changes labels; return what ``apply`` does."""
         shape = record_shape(buffer, at)
         if shape.n_true > 0:
             return self._register(buffer, at, ranks, updated), 1
@@ -247,7 +246,9 @@ class LiveModel(ModelState):
         record = with_labels(buffer, at, shape, lambda label: self.present(label, shape.details_at >= 0))
         ranks[0], updated[0] = 0, False
         if record:
-            self._apply_present(record, 0, ranks[:1], updated[:1])
+            self._cursor[AT], self._cursor[PREPARED:] = 0, -1
+            if not self._apply(record, ranks[:1], updated[:1]):
+                self._apply_details(record, 0, ranks[:1], updated[:1])
         return int(shape.end)
 
     def _apply(self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
@@ -307,7 +308,8 @@ class LiveModel(ModelState):
         Only reads the model. It may run in another thread while requests are answered, as long as nothing changes the
         model.
         """
-        flows, n = self._awaited.flows, self._awaited.n_ids
+        assert self._awaited is not None
+        flows, n = self._awaited[0].flows, self._awaited[0].n_ids
         reranker = self.reranker.relabelled(flows, n, self.dimension) if self.reranker.on else self.reranker
         self._moved = self.index.relabelled(flows, n), reranker
 
@@ -316,10 +318,11 @@ class LiveModel(ModelState):
         asked = decode_request(request)
         entry, place = self.at
         at = entry._replace(position=entry.position + place)
-        plan, made = planned(self.labels, self.changes, asked.changes, at)
+        plan, made = self._awaited or planned(self.labels, self.changes, asked.changes, at)
         if plan.flows and self._moved is None:
-            self._awaited = plan
+            self._awaited = plan, made
             return None
+        self._awaited = None
         if not made:
             return False
         self.changes.commit(self.labels, plan, made, at, asked)

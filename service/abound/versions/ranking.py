@@ -33,7 +33,8 @@ class RankingRequest(NamedTuple):
 
     def can_batch_with(self, other: RankingRequest) -> bool:
         alike = self.include is other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
-        return alike and self.loaded is other.loaded and self.k == other.k
+        same = self.loaded is other.loaded and self.renamed is other.renamed
+        return alike and same and self.k == other.k
 
 
 def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:

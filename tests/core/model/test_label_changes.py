@@ -12,7 +12,15 @@ import pytest
 
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError
-from abound_core.instances.record import add_dense, add_details, pack_change, pack_labels, pack_vector, record_ends
+from abound_core.instances.record import (
+    add_dense,
+    add_details,
+    pack_change,
+    pack_labels,
+    pack_vector,
+    record_ends,
+    unpack,
+)
 from abound_core.limits import Limits
 from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.model.entry_application import Unit
@@ -93,11 +101,12 @@ def test_a_renamed_label_keeps_what_it_learned_and_its_old_names() -> None:
     assert set(names_of(live, ["remote"])) == {"telly", "Television"}
 
 
-@every_config
-@pytest.mark.parametrize("dense", [False, True], ids=["plain", "dense"])
+@pytest.mark.parametrize(
+    ("config", "dense"),
+    [(config, dense) for config in CONFIGS.values() for dense in (False, True)[: 1 + ("update" in config)]],
+    ids=[f"{name}{dense}" for name in CONFIGS for dense in ("", " dense")[: 1 + ("update" in CONFIGS[name])]],
+)
 def test_retired_merged_and_split_labels_are_never_suggested(config: dict[str, Any], dense: bool) -> None:
-    if dense and "update" not in config:
-        pytest.skip("fsu has no vectors")
     live = model_of(**config)
     learn(live, stream(1, 120, dense))
     learn(
@@ -141,7 +150,7 @@ def test_counts_after_a_merge_are_those_of_a_model_that_learned_the_merged_label
     found, expected = weights_of(live), weights_of(wanted)
     assert found.keys() == expected.keys()
     np.testing.assert_allclose([found[key] for key in expected], list(expected.values()), rtol=1e-12)
-    for name in wanted.labels.to_arrays() and [f"l{i}" for i in range(3)]:
+    for name in ("l0", "l1", "l2"):
         assert live.times_learned(live.find(name)) == wanted.times_learned(wanted.find(name))
 
 
@@ -231,8 +240,6 @@ def test_a_refit_learns_from_the_beginning_by_present_names() -> None:
         fitting.learn(one, [Unit(1)], Offset(at, 0, 0))
     renamed = {"l1": "l0", "l2": "two"}
     for at, one in enumerate(rows, start=1):
-        from abound_core.instances.record import unpack
-
         found = unpack(one)
         labels = list(dict.fromkeys(renamed.get(label, label) for label in found.labels))
         wrong = [renamed.get(label, label) for label in found.rejected]
