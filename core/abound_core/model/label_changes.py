@@ -136,6 +136,11 @@ class LabelChanges:
     def is_retired(self, number: int) -> bool:
         return number < len(self.retired) and bool(self.retired[number])
 
+    def labels(self, n: int) -> npt.NDArray[np.int64]:
+        """Return which of the first ``n`` numbers are labels, and not old names of others."""
+        numbers = np.arange(n)
+        return np.delete(numbers, np.flatnonzero(self.class_of != numbers[: len(self.class_of)]))
+
     def changed(self) -> list[int]:
         """Return the numbers that stand for others, or for labels that are retired."""
         return np.flatnonzero((self.class_of != np.arange(len(self.class_of))) | (self.retired > 0)).tolist()

@@ -131,16 +131,15 @@ async def get_labels(
     With `prefix` or `contains` the service scans all labels, in slices.
     """
     live = replica.model(model).live
-    if not (prefix or contains or live.changes):
-        n = len(live.labels)
-        return StreamingResponse(_answer(live, range(min(offset, n), min(offset + limit, n)), n), media_type=JSON)
+    class_ids = live.changes.labels(live.labels.n_ids)
+    if not (prefix or contains):
+        page = class_ids[offset : offset + limit].tolist()
+        return StreamingResponse(_answer(live, page, len(class_ids)), media_type=JSON)
     begin, part = prefix.encode("utf-8", "surrogatepass"), contains.casefold()
     pace = TimeSlice()
     found = []
     total = 0
-    for class_id in range(len(live.labels)):
-        if live.changes.of(class_id) != class_id:
-            continue
+    for class_id in class_ids.tolist():
         label = live.labels.key(class_id)
         if label.startswith(begin) and (not part or part in label.decode().casefold() or part in _name(live, class_id)):
             if offset <= total < offset + limit:
