@@ -42,7 +42,7 @@ def test_models_do_not_share_labels_and_are_let_go() -> None:
     for _ in range(2):
         assert b'"one"' in answers.plain(one, ranking, START)
         assert b'"other"' in answers.plain(other, ranking, START)
-    kept = weakref.ref(one)
+    left = [weakref.ref(one), weakref.ref(other)]
     del one, other
     gc.collect()
-    assert kept() is None
+    assert [model() for model in left] == [None, None]

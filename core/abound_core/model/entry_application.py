@@ -137,6 +137,7 @@ class EntryApplication:
 
     def step(self, limit: int) -> None:
         """Apply up to ``limit`` records, fewer if they are large. Does not raise for any checked record."""
+        self.waits = False
         while limit > 0 and not self.done:
             if self._left == 0:
                 self._begin_next()
@@ -145,10 +146,12 @@ class EntryApplication:
             ranks, updated = self.ranks[first : first + most], self.updated[first : first + most]
             self._model.at = self._entry, first
             self._at, applied = self._model.apply(self._buffer, self._at, ranks, updated)
+            if not applied:
+                self.waits = True
+                return
             limit = limit - applied if applied == most else 0
             self._record += applied
             self._left -= applied
-            self.waits = applied == 0
             if self._new and self._left == 0:
                 self._keep_receipts()
 
