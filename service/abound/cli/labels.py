@@ -102,7 +102,7 @@ def rename(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rename a label. What was learned for it stays."""
+    """Rename a label, which keeps what it learned."""
     _change([{"kind": "rename", "from": old, "to": new, "alias": alias}], model, url, key, dry_run, as_json)
 
 
@@ -135,7 +135,7 @@ def _add_command(kind: str, help_text: str) -> None:
         _change([{"kind": kind, "from": label}], model, url, key, dry_run, as_json)
 
 
-_add_command("retire", "Suggest a label no more. What was learned for it is kept.")
+_add_command("retire", "Never suggest a label again. It keeps what it learned.")
 _add_command("revive", "Suggest a retired label again.")
 
 
