@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -25,10 +26,12 @@ from abound.cli.options import (
     print_table,
 )
 from abound.cli.progress import progress_bar
+from abound.cli.read_options import reads_files
 from abound.cli.skos import FORMATS as SKOS_FORMATS
 from abound.cli.skos import ConceptId, read_concepts
 from abound.cli.skos import format_of as skos_format
 from abound_core.errors import Malformed
+from abound_core.instances.read_options import DIALECT, ReadOptions
 
 BATCH = 500  # labels of one request
 MOST_CHANGES = 1_000_000  # of a file
@@ -188,8 +191,13 @@ def apply(
 
 def _changes(file: str) -> Iterator[dict[str, Any]]:
     """Yield the changes of a table; the lines of a split are one change."""
+    from abound.datasets.files import resolve_file
+
     waiting: dict[str, Any] | None = None
-    for number, cells in enumerate(_cells(file, file.partition(".")[2].startswith("tsv"), "from")):
+    options = resolve_file(file, ReadOptions(header=True))
+    if options.format not in ("csv", "tsv"):
+        raise Malformed(f"{file}: changes are read from .csv and .tsv")
+    for number, cells in enumerate(_cells(file, options, ("from", "to", "kind"))):
         if number == MOST_CHANGES:
             raise Malformed(f"{file}: a file has at most {MOST_CHANGES:,} changes")
         change: dict[str, Any] = {name: cells[name] for name in ("kind", "from", "to") if name in cells}
@@ -207,6 +215,7 @@ def _changes(file: str) -> Iterator[dict[str, Any]]:
         yield waiting
 
 
+@partial(reads_files, names=DIALECT)
 def register(
     file: Annotated[
         str,
@@ -215,6 +224,7 @@ def register(
             help="A .jsonl, .csv or .tsv, SKOS as .ttl, .rdf, .nt or .jsonld, or - for JSON lines from stdin.",
         ),
     ],
+    options: ReadOptions,
     url: Url = DEFAULT_URL,
     model: Model = "default",
     key: Key = None,
@@ -231,7 +241,8 @@ def register(
     """Register labels with a name, a description, a parent and metadata.
 
     A line is {"label": "grain", "name": "Grain", "description": "...", "parent": "...", "metadata": {...}}. A table has
-    the columns label, name, description and parent; its other columns are metadata. Empty cells are left out.
+    the columns label, name, description and parent, in this order without a header; its other columns are metadata.
+    Empty cells are left out.
 
     A concept of SKOS gives its preferred label as the name, its alternative labels and definition as the description,
     and its first broader concept as the parent. SKOS needs abound[skos].
@@ -242,70 +253,62 @@ def register(
 
     n, offset = 0, None
     with Client(url, key=key) as client:
-        rows = read_concepts(file, language, concept_label) if skos_format(file) else _registrations(file)
+        rows = read_concepts(file, language, concept_label) if skos_format(file) else _registrations(file, options)
         while some := list(itertools.islice(rows, BATCH)):
             offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
             n += len(some)
     print_result({"registered": n, "offset": offset}, f"{counted(n, 'label')} registered", as_json)
 
 
-def _registrations(file: str) -> Iterator[dict[str, Any]]:
+def _registrations(file: str, options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Yield the registrations of a file. Raises Malformed, with the line, where one cannot be read."""
-    from abound.datasets.files import format_of
+    from abound.datasets.files import read_lines, resolve_file
+    from abound_core.instances.data_formats import at_line
+    from abound_core.instances.tables import record_of
 
-    form, _ = format_of(file)
-    if form == "csv" or form == "tsv":
-        for given in _cells(file, form == "tsv", "label"):
+    options = resolve_file(file, options)
+    if options.format == "csv" or options.format == "tsv":
+        for given in _cells(file, options, FIELDS):
             metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
             found: dict[str, Any] = {name: given[name] for name in FIELDS if name in given}
             yield found | ({"metadata": metadata} if metadata else {})
         return
-    if form != "jsonl":
+    if options.format != "jsonl":
         raise Malformed(
             f"{file}: labels are read from .jsonl, .csv and .tsv, optionally followed by .gz or .zst, "
             f"and from SKOS in {', '.join(SKOS_FORMATS)}"
         )
-    for number, line in enumerate(_decoded(file), start=1):
+    for number, line in enumerate(read_lines(file, options), start=1):
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise Malformed(f"{file}: line {number}: not JSON: {error}") from None
-        if not isinstance(found, dict) or "label" not in found:
-            raise Malformed(f"{file}: line {number}: a line is an object with the field label")
+            found = record_of(line)
+            if "label" not in found:
+                raise Malformed("a line is an object with the field label")
+        except Malformed as error:
+            raise at_line(file, number, error) from None
         yield found
 
 
-def _decoded(file: str) -> Iterator[str]:
-    from abound.datasets.files import read_lines
-
-    for number, line in enumerate(read_lines(file), start=1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise Malformed(f"{file}: line {number}: not UTF-8") from None
-
-
-def _cells(file: str, tabs: bool, needed: str) -> Iterator[dict[str, str]]:
-    """Yield the cells of each row of a table that are not empty, by column. The column ``needed`` never is."""
-    from abound.datasets.files import read_lines
+def _cells(file: str, options: ReadOptions, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Yield the cells of each row of a table that are not empty, by column. The first of the ``fields`` never is."""
+    from abound.datasets.files import read_table
     from abound_core.instances.data_formats import at_line
-    from abound_core.instances.tables import CsvRows
+    from abound_core.instances.tables import ABSENT, column_names, without_brackets
 
-    rows = CsvRows(read_lines(file), tabs=tabs)
-    try:
-        names = next(rows, [])
-        if needed not in names:
-            raise Malformed(f"the table has no column {needed}; its first line names the columns")
-        for cells in rows:
-            if not cells:
+    names: list[str] = []
+    needed = fields[0]
+    for line, cells in read_table(file, options):
+        if not names:
+            more = map(str, range(len(fields) + 1, len(cells) + 1))
+            names = column_names(cells, options) if options.header else [*fields, *more]
+            if needed not in names:
+                raise at_line(file, line, f"the table has no column {needed}; its first line names the columns")
+            if options.header:
                 continue
-            if len(cells) > len(names):
-                raise Malformed("more cells than columns")
-            given = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
-            if needed not in given:
-                raise Malformed(f"the {needed} is empty")
-            yield given
-    except Malformed as error:
-        raise at_line(file, rows.line, error) from None
+        if len(cells) > len(names):
+            raise at_line(file, line, "more cells than columns")
+        given = {name: cell for name, cell in zip(names, cells, strict=False) if cell not in ABSENT}
+        if needed not in given:
+            raise at_line(file, line, f"the {needed} is empty")
+        yield {name: without_brackets(cell) if name in fields else cell for name, cell in given.items()}

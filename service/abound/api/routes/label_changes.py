@@ -68,10 +68,11 @@ class ChangedAnswer(Shape):
     effects: list[EffectShape] | None = Field(None, description="With `dry_run`: the label of each change.")
 
 
-class ListedChangeShape(Shape, record=ListedChange, fields="kind to alias offset by"):
+class ListedChangeShape(Shape, record=ListedChange, fields="kind alias offset by"):
     """A change, and how to undo it."""
 
     from_: str = Field(serialization_alias="from")
+    to: str | list[str] | None
     time: float = Field(description="Unix time, by the store's clock.")
     undo: str
 
@@ -309,4 +310,4 @@ def _shown(one: ListedChange) -> ListedChangeShape:
         "revive": f"retire {one.name!r}",
     }.get(one.kind, f"forget it: the job forget with the key {one.key!r}")
     time = Offset.parse(one.offset).milliseconds / 1000
-    return ListedChangeShape.of(one, from_=one.name, time=time, undo=undo)
+    return ListedChangeShape.of(one, from_=one.name, to=one.to or None, time=time, undo=undo)
