@@ -11,7 +11,7 @@ else 1. With k = 1 - 1 / ``REMEMBERED`` for each that counts:
 - **Outcomes.** For its first label (for its best ``N_BEST``, once instances have several labels) in the bin of the
   probability's logit: n <- k n + 1, right <- k right + (1 if true), traffic <- k traffic + weight. Other bins: times k.
 - **Scores.** Histograms of the best score: one of known instances (with weights), one of examples of none, which have
-  no label, or only labels that were new. They forget with k = 1 - 1 / ``SCORES_REMEMBERED``, as scores rise at first.
+  no label, or only labels that were new. The first forgets with k = 1 - 1 / ``KNOWN_REMEMBERED``: scores rise at first.
 - **Sets.** Of what was deferred: theta <- theta + 2 max(1 / sqrt(t), .02) (miss - (1 - coverage)). A set has the labels
   with ln(.02 + s_1) - ln(.02 + s) <= theta (adaptive conformal inference: Gibbs and Candes 2021; Angelopoulos et al.
   2022).
@@ -65,7 +65,7 @@ N_TOTALS = 5
 NEWEST = 1000
 
 REMEMBERED = 2000.0
-SCORES_REMEMBERED = 500.0
+KNOWN_REMEMBERED = 500.0
 DEVIATIONS = 1.0
 LEAST_EVENTS = 30.0
 LEAST_KNOWN = 100.0
@@ -243,7 +243,8 @@ def judge(decisions, calibration, audited, ids, scores, n, plain, class_ids, n_t
             n_right += np.int64(decision == ANSWER and applied[i] and true[i])
     row, place = KNOWN if is_known else EXAMPLES, score_bin(plain)
     for b in range(N_SCORES):
-        decisions.scores[row, b] *= 1.0 - 1.0 / SCORES_REMEMBERED
+        decisions.scores[KNOWN, b] *= 1.0 - 1.0 / KNOWN_REMEMBERED
+        decisions.scores[EXAMPLES, b] *= keep
     decisions.scores[row, place] += weight if is_known else 1.0
     if is_known and decision == DEFER:
         sets[DEFERRED] = keep * sets[DEFERRED] + 1.0
