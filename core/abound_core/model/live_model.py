@@ -44,7 +44,8 @@ from abound_core.instances.record import (
 from abound_core.instances.record_kernels import HAS_DENSE, record_shape
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary_kernels import find_vector
-from abound_core.limits import Limits
+from abound_core.limits import DATASET_LIMITS, Limits
+from abound_core.model import label_tree
 from abound_core.model.active_version import LIVE
 from abound_core.model.answer_kernels import (
     explain_vector,
@@ -76,12 +77,13 @@ from abound_core.model.apply_kernels import (
 from abound_core.model.calibration import Calibration
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
+from abound_core.model.label_details import parent_in
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 from abound_core.model.state import ModelState
-from abound_core.numba.top_k import new_best
+from abound_core.numba.top_k import new_best, new_first
 from abound_core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"  # key among the contributions to a score
@@ -239,7 +241,14 @@ class LiveModel(ModelState):
         name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
         self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
         self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
-        self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
+        class_id, details = self.labels.find(label), details_of(buffer, shape)
+        self.details.put(class_id, details, vector)
+        parent = parent_in(details)
+        if parent and self.labels.find(parent) < 0:  # a parent is a label, too
+            self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
+            named = add_details(EMPTY_VECTOR + pack_labels([parent.decode()], DATASET_LIMITS), b"")
+            self._apply(named, np.zeros(1, np.int32), np.zeros(1, np.bool_))
+        self.tree.put(class_id, self.labels.find(parent))
         return int(shape.end)
 
     def continue_score(self, other: LiveModel) -> None:
@@ -299,7 +308,7 @@ class LiveModel(ModelState):
 
     def _make_scratch(self, n_features: int, n_labels: int, n_bytes: int) -> None:
         """Make the scratch large enough. Call ``_bind`` afterwards."""
-        ids, _, class_ids, _, memory, _ = self._scratch
+        ids, _, class_ids, _, memory, *_ = self._scratch
         if n_features > len(ids) or n_labels > len(class_ids) or n_bytes > len(memory):
             self._scratch = _scratch(
                 max(n_features, len(ids)), max(n_labels, len(class_ids)), max(n_bytes, len(memory))
@@ -333,8 +342,8 @@ class LiveModel(ModelState):
     ) -> Ranking:
         """Return the best classes for a vector, at most ``k``, best first; of equal scores the class learned first.
 
-        Unknown labels in ``include`` and ``exclude`` have no effect. ``zero_shot``: rank labels that were registered
-        and never learned.
+        A label in ``include`` and ``exclude`` stands for itself and all below it; unknown ones have no effect.
+        ``zero_shot``: rank labels that were registered and never learned.
         """
         class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
         n = rank_vector(vector, self._held, mask, class_ids, scores)
@@ -375,7 +384,7 @@ class LiveModel(ModelState):
         if n < 0:
             vector = self._prepare(vector)
             n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
-        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+        return filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
     def _reranked(
         self,
@@ -397,7 +406,7 @@ class LiveModel(ModelState):
             n = rank_reranked(vector, self._held, mask, class_ids, scores, estimates)
         if n < 0:
             return None
-        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+        return filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
         """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
@@ -435,13 +444,22 @@ class LiveModel(ModelState):
             mask[self._is_unlearned()] = 0
         return np.empty(k, np.int32), np.empty(k, np.float64), mask
 
+    def with_those_below(self, labels: Collection[str] | None) -> Collection[str] | None:
+        """Return labels and all below them: the same object for the same list until a parent changes."""
+        if not labels or not self.tree:
+            return labels
+        if self._expanded[0] is not labels or self._expanded[1] != self.tree.n_changes:
+            ids = {one for label in labels for one in self.tree.below(self.find(label)).tolist() if one >= 0}
+            self._expanded = labels, self.tree.n_changes, frozenset(map(self.label, ids)).union(labels)
+        return self._expanded[2]
+
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
         for labels, value in ((include or (), 1), (exclude or (), 0)):
             for label in labels:
-                class_id = self.labels.find(label.encode())
+                class_id = self.find(label)
                 if class_id >= 0:
-                    mask[class_id] = value
+                    mask[self.tree.below(class_id) if self.tree else class_id] = value
         return mask
 
     def active(self, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
@@ -486,7 +504,7 @@ def _n_features(vector: bytes) -> int:
     return int.from_bytes(vector[:4], "little") & (HAS_DENSE - 1)
 
 
-def _filtered(ranking: Ranking, threshold: float | None, min_probability: float | None) -> Ranking:
+def filtered(ranking: Ranking, threshold: float | None, min_probability: float | None) -> Ranking:
     """Return the classes of a ranking with at least this score and this probability."""
     ids, scores, probabilities = ranking
     if threshold is not None:
@@ -506,6 +524,7 @@ def _scratch(n_features: int, n_labels: int, n_bytes: int) -> ApplyScratch:
         np.zeros(n_labels, np.int32),
         np.zeros(n_bytes, np.uint8),
         new_best(),
+        new_first(),
     )
 
 
@@ -537,10 +556,10 @@ def warmup(*groups: str) -> None:
 
 def _warm_learning() -> None:
     live, scratch = _handle_types()
-    ids, values, class_ids, ranks, *_ = scratch.values()
+    ids, values, class_ids, ranks, *_, first = scratch.values()
     feedback = numba_type(Feedback(1, 0, 1.0))
     arguments = live["postings"], live["params"], ids, values, class_ids, feedback
-    _compile(learning.learn_fsu, *arguments, numba_types.boolean, ranks, numba_types.none)
+    _compile(learning.learn_fsu, *arguments, numba_types.boolean, ranks, first)
     _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
@@ -548,6 +567,7 @@ def _warm_learning() -> None:
 def _warm_answering() -> None:
     _warm_naming()
     record.warmup()
+    label_tree.warmup()
     model = LiveModel(ModelConfig(), (1, 2))
     model.labels.find(b"a")
     _answer(model)
@@ -561,7 +581,7 @@ def _warm_naming() -> None:
     of_model = numba_types.NamedTuple([*live.values()], LivePointers)
     _compile(intern_bounded, of_model, data, shape, ids, values, numba_types.boolean)
     _compile(intern_labels, of_model, data, shape, class_ids)
-    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
+    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean, numba_types.int64)
 
 
 def _handle_types() -> list[dict[str, Any]]:
@@ -575,6 +595,7 @@ def _compile(kernel: Any, *arguments: Any) -> None:
 
 def _warm_state() -> None:
     vocabulary.warmup()
+    label_tree.warmup()
     index.warmup("fsu")
     _keep(_learned(ModelConfig()))
 

@@ -1,9 +1,9 @@
 """The replicated state of one model, its digest, and its conversion to and from arrays.
 
 It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
-label was learned, the details of registered labels, the prequential score, the calibration, the re-ranker, the
-receipts of idempotency keys, the configuration, and the active version. Only ``abound_core.model.live_model`` changes
-it.
+label was learned, the details and parents of registered labels, the prequential score, the calibration, the
+re-ranker, the receipts of idempotency keys, the configuration, and the active version. Only
+``abound_core.model.live_model`` changes it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from abound_core.model.active_version import NEVER_ACTIVATED, ServingState
 from abound_core.model.calibration import Calibration
 from abound_core.model.counters import Counters
 from abound_core.model.label_details import DetailsTable
+from abound_core.model.label_tree import LabelTree
 from abound_core.model.prequential import Prequential
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 
-STATE_FORMAT = 4
+STATE_FORMAT = 5
 """Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
 
-4: the sums of a re-ranker have a row only for each class with a vector. (3: receipts lie in pages, each receipt packed
-separately. 2: packed by pages. 1: no pages.)
+5: the score has the classes of its newest ranks, and labels have parents. (4: the sums of a re-ranker have a row only
+for each class with a vector. 3: receipts lie in pages, each receipt packed separately. 2: packed by pages. 1: no
+pages.)
 """
 
 DIGEST_SLICE = 8  # pages of 256 features or labels digested before yielding to other tasks
@@ -49,6 +51,7 @@ class ModelState:
         self.features = Vocabulary(secret)
         self.labels = Vocabulary(secret)
         self.details = DetailsTable()
+        self.tree = LabelTree()
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
         self.calibration = Calibration(config.calibrate)
@@ -59,6 +62,7 @@ class ModelState:
         self.reranker = Reranker(self.reranks(config))
         self._unlearned: frozenset[str] = frozenset()
         self._unlearned_at = (0, 0)
+        self._expanded: tuple[object, int, frozenset[str]] = (None, 0, frozenset())
 
     @property
     def n_learned(self) -> int:
@@ -110,6 +114,15 @@ class ModelState:
     def label(self, class_id: int) -> str:
         return self.labels.key(class_id).decode()
 
+    def find(self, label: str) -> int:
+        """Return the class id of a label, -1 if it is unknown."""
+        return self.labels.find(label.encode("utf-8", "surrogatepass"))
+
+    @property
+    def label_counts(self) -> npt.NDArray[np.int64]:
+        """Times each label was learned, by class id, shape (>= n_classes,)."""
+        return self._tallies.label_counts
+
     def times_learned(self, class_id: int) -> int:
         return int(self._tallies.label_counts[class_id])
 
@@ -137,7 +150,7 @@ class ModelState:
 
     @property
     def _labels_bytes(self) -> int:
-        return self.labels.n_bytes + self.details.n_bytes
+        return self.labels.n_bytes + self.details.n_bytes + self.tree.n_bytes
 
     @property
     def growth_bytes(self) -> int:
@@ -174,6 +187,7 @@ class ModelState:
             self.calibration.digest_bytes(),
             self.serving.to_bytes(),
             *([self.details.digest_bytes()] if self.details else []),
+            *([self.tree.digest_bytes(self.labels.n_ids)] if self.tree else []),
             *reranker,
         ):
             hashed.update(len(part).to_bytes(8, "little"))
@@ -195,6 +209,7 @@ class ModelState:
             "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
             "calibration": self.calibration.to_arrays(),
             "details": self.details.to_arrays(),
+            "tree": self.tree.to_arrays(self.labels.n_ids),
             "reranker": self.reranker.to_arrays(),
         }
         return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
@@ -214,6 +229,7 @@ class ModelState:
                 "tallies",
                 "calibration",
                 "details",
+                "tree",
                 "reranker",
             )
         }
@@ -231,6 +247,7 @@ class ModelState:
             state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
             state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)
+            state.tree = LabelTree.from_arrays(parts["tree"], state.labels.n_ids)
             state.reranker = Reranker.from_arrays(
                 state.reranks(state.config), parts["reranker"], state.labels.n_ids, state.dimension
             )
