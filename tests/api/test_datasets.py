@@ -20,10 +20,10 @@ import httpx
 import numpy as np
 import pyarrow
 import pytest
-import zstandard
 from pyarrow import parquet
 from typer.testing import CliRunner
 
+from abound.artifacts.zstandard import zstd
 from abound.cli.main import app
 from abound.client import Client, Refused
 from abound.client.local_service import own_service
@@ -90,7 +90,7 @@ SVM = b"1,2 1:0.5 3:1 # a comment\n3 9:2\n"
 @pytest.mark.parametrize(
     ("name", "body", "expected"),
     [
-        ("a.jsonl.zst", zstandard.compress(lines(30)), (30, 30)),
+        ("a.jsonl.zst", zstd.compress(lines(30)), (30, 30)),
         ("a.txt", TXT, (3, 2)),
         ("a.svm.gz", gzip.compress(SVM, mtime=0), (2, 2)),
         ("a.csv", b"text,label,size\na b,x,2\nc,,\n", (2, 1)),
@@ -149,7 +149,7 @@ LONG_LABEL = b'{"features": {"x": 1}, "labels": ["' + b"a" * 500 + b'"]}\n'
     "line", [b"\n", b'{"text": "a b", "labels": ["x"]}\n', LONG_LABEL], ids=["empty", "short", "long"]
 )
 def test_every_byte_that_unpacks_counts(tmp_path: Path, line: bytes) -> None:
-    for name, packed in (("bomb.jsonl.zst", zstandard.compress), ("bomb.jsonl.gz", gzip.compress)):
+    for name, packed in (("bomb.jsonl.zst", zstd.compress), ("bomb.jsonl.gz", gzip.compress)):
         (tmp_path / name).write_bytes(packed(line * (20_000 // len(line))))
         with pytest.raises(TooLarge, match="decompressed"):
             counts(tmp_path / name, 10_000)
@@ -226,7 +226,7 @@ def test_a_format_that_nothing_tells_is_refused(place: Place) -> None:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.txt"])
 def test_the_first_rows_are_shown(place: Place, name: str) -> None:
     body = TXT if name == "a.txt" else lines(30)
-    packed = {"gz": gzip.compress, "zst": zstandard.compress}.get(name.rpartition(".")[2], bytes)(body)
+    packed = {"gz": gzip.compress, "zst": zstd.compress}.get(name.rpartition(".")[2], bytes)(body)
     assert put(place, "shown", packed, f"?filename={name}").status_code == 201
 
     def rows(query: str = "") -> list[dict[str, Any]]:
@@ -332,7 +332,7 @@ def test_what_is_not_there_is_not_found(place: Place) -> None:
 
 async def test_a_job_is_fitted_on_a_data_set(place: Place, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl.zst"
-    file.write_bytes(zstandard.compress(lines(150)))
+    file.write_bytes(zstd.compress(lines(150)))
     assert place.client.put_dataset(file.name, "rows", pieces=[file.read_bytes()])["instances"] == 150
     job = place.client.submit({"method": "swnn", "data": "rows", "params": {"S": 20, "seed": 7}})
     job = list(place.client.follow(job["id"]))[-1]

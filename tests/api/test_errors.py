@@ -378,14 +378,12 @@ def test_a_wrong_name_is_refused_with_the_rule_of_names(service: Served, path: s
         *(("Content-Type", one, False) for one in ("text/plain", "multipart/form-data; boundary=x", "json")),
         *(("Content-Type", f"application/{one}", False) for one in ("xml", "x-www-form-urlencoded", "jsonx")),
         *(("Content-Type", f"application/{one}", False) for one in ("problem+json", "json; charset=latin-1")),
-        ("Content-Encoding", "gzip", False),
+        ("Content-Encoding", "br", False),
         ("Content-Encoding", "identity", True),
         ("Accept", "text/html", True),
     ],
 )  # fmt: skip
-def test_only_json_that_is_not_compressed_is_read(
-    service: Served, model: str, name: str, value: str, taken: bool
-) -> None:
+def test_only_json_in_a_known_encoding_is_read(service: Served, model: str, name: str, value: str, taken: bool) -> None:
     """Also where no type is given, as beside ``Accept``."""
     path = f"/models/{fresh_model(service) if taken else model}"
     for method, route, body in (("POST", "/learn", GOOD), ("POST", "/classify", b'{"text": "a"}'), ("PUT", "", b"{}")):

@@ -395,11 +395,11 @@ async def test_a_client_that_does_not_read_its_answers_is_closed(reads: bool) ->
         assert app.n_begun == 2  # the second waits until its answer can be written, the third for the second
 
 
-def quick(headers: Any, body: bytes) -> tuple[bytes, str] | None:
+def quick(headers: Any, body: bytes) -> tuple[bytes, str, bool] | None:
     """Answers ``at once:<body>``, unless the body says otherwise."""
     if body == b"fail":
         raise RuntimeError("a planted error")
-    return None if body == b"wait" else (b"at once:" + body, "an id")
+    return None if body == b"wait" else (b"at once:" + body, "an id", False)
 
 
 def of_path(path: bytes) -> Any:
