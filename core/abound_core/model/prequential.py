@@ -119,22 +119,30 @@ class Prequential:
 
     def of_labels(self, n_classes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Return by class how many of its newest ``NEWEST`` ranks are in the window, and their R@1 (NaN of none)."""
-        n_labels, arrays = int(self.arrays.counts[0, LABELS]), self.arrays
-        ids = _end_of(arrays.label_ids, n_labels, WINDOW)[::-1]
+        ids, hits, _ = self._newest_labels(n_classes)
         order = np.argsort(ids, kind="stable")
-        ids = ids[order]
+        ids, hits = ids[order], hits[order]
         newest = np.arange(len(ids)) - np.searchsorted(ids, ids) < NEWEST
-        hits = _end_of(arrays.label_window, n_labels, WINDOW)[::-1][order] >> GROUP_BITS == 1
-        n = np.bincount(ids[newest], minlength=n_classes)[:n_classes]
+        n = np.bincount(ids[newest], minlength=n_classes)
         with np.errstate(invalid="ignore"):
-            return n, np.bincount(ids[newest], hits[newest], n_classes)[:n_classes] / n
+            return n, np.bincount(ids[newest], hits[newest], n_classes) / n
 
-    def confusions(self, class_id: int) -> list[tuple[int, int]]:
+    def confusions(self, class_id: int, n_classes: int) -> list[tuple[int, int]]:
         """Return the wrong classes ranked first in the newest ranks of a class, and how often each was; most first."""
-        n_labels, arrays = int(self.arrays.counts[0, LABELS]), self.arrays
-        own = _end_of(arrays.label_ids, n_labels, WINDOW) == class_id
-        answers = _end_of(arrays.label_answers, n_labels, WINDOW)[own][-NEWEST:]
-        return Counter(sorted(answers[answers >= 0].tolist())).most_common(MOST_CONFUSED)
+        ids, _, answers = self._newest_labels(n_classes)
+        answers = answers[ids == class_id][:NEWEST]
+        known = answers[(answers >= 0) & (answers < n_classes)]
+        return Counter(sorted(known.tolist())).most_common(MOST_CONFUSED)
+
+    def _newest_labels(
+        self, n_classes: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
+        """Return ids, whether ranked first, and wrong first answers of the labels in the window, newest first."""
+        n, arrays = int(self.arrays.counts[0, LABELS]), self.arrays
+        rings = arrays.label_ids, arrays.label_window, arrays.label_answers
+        ids, ranks, answers = (_end_of(ring, n, WINDOW)[::-1] for ring in rings)
+        known = ids < n_classes
+        return ids[known], (ranks >> GROUP_BITS == 1)[known], answers[known]
 
     def trace(self) -> dict[str, Any]:
         """Return R@1, R@5 and MRR over time: each point covers the ``stride`` instances that end with it.

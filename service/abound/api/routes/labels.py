@@ -312,7 +312,7 @@ async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> Labe
         details=DetailsShape.of(_details(live, class_id)),
         recent=None if np.isnan(r1[class_id]) else float(r1[class_id]),
         n_recent=int(n[class_id]),
-        confused_with={live.label(one): n for one, n in live.prequential.confusions(class_id)},
+        confused_with={live.label(one): n for one, n in live.prequential.confusions(class_id, len(live.labels))},
     )
 
 
