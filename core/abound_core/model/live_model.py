@@ -445,13 +445,15 @@ class LiveModel(ModelState):
         return np.empty(k, np.int32), np.empty(k, np.float64), mask
 
     def with_those_below(self, labels: Collection[str] | None) -> Collection[str] | None:
-        """Return labels and all below them: the same object for the same list until a parent changes."""
+        """Return labels and all below them: until a parent changes, the same object for the same labels."""
         if not labels or not self.tree:
             return labels
-        if self._expanded[0] is not labels or self._expanded[1] != self.tree.n_changes:
+        key = (self.tree.n_changes, *labels)
+        if key not in self._expanded:
             ids = {one for label in labels for one in self.tree.below(self.find(label)).tolist() if one >= 0}
-            self._expanded = labels, self.tree.n_changes, frozenset(map(self.label, ids)).union(labels)
-        return self._expanded[2]
+            newest = list(self._expanded.items())[-1:]  # those of ``include``, when these are of ``exclude``
+            self._expanded = dict(newest) | {key: frozenset(map(self.label, ids)).union(labels)}
+        return self._expanded[key]
 
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)

@@ -62,7 +62,7 @@ class ModelState:
         self.reranker = Reranker(self.reranks(config))
         self._unlearned: frozenset[str] = frozenset()
         self._unlearned_at = (0, 0)
-        self._expanded: tuple[object, int, frozenset[str]] = (None, 0, frozenset())
+        self._expanded: dict[tuple[object, ...], frozenset[str]] = {}
 
     @property
     def n_learned(self) -> int:

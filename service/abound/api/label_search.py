@@ -18,11 +18,13 @@ from abound_core.model.label_details import PAGE
 from abound_core.model.live_model import LiveModel
 
 FIELD, END = "\x1f", "\0"  # before the label and before its name; between labels
-MOST_NEAR = 1000  # names that are compared for each half of an unknown label
+MOST_NEAR = 500  # names that are compared for each half of an unknown label
+MOST_KEPT = 100  # unknown labels whose nearest labels are kept: requests repeat them
 
 _ACCENTS = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]+")
 
 _pages: WeakKeyDictionary[LiveModel, list[tuple[int, str]]] = WeakKeyDictionary()
+_nearest: WeakKeyDictionary[LiveModel, dict[tuple[str, int], list[str]]] = WeakKeyDictionary()
 
 
 def fold(text: str) -> str:
@@ -68,6 +70,9 @@ async def nearest_labels(live: LiveModel, label: str, n: int = 3) -> list[str]:
 
     They contain a half of it: where one letter is wrong, the other half is right.
     """
+    kept, key = _nearest.setdefault(live, {}), (label, live.labels.n_ids)
+    if key in kept:
+        return kept[key]
     text = fold(label)
     half = len(text) // 2
     near: dict[str, int] = {}
@@ -76,4 +81,7 @@ async def nearest_labels(live: LiveModel, label: str, n: int = 3) -> list[str]:
             near.update((field, class_id) for class_id, row in rows for field in row.split(FIELD)[1:] if field)
             if len(near) > MOST_NEAR:
                 break
-    return list(dict.fromkeys(live.label(near[one]) for one in get_close_matches(text, near, n)))
+    if len(kept) >= MOST_KEPT:
+        kept.clear()
+    kept[key] = list(dict.fromkeys(live.label(near[one]) for one in get_close_matches(text, near, n)))
+    return kept[key]

@@ -73,8 +73,12 @@ def test_a_parent_that_would_close_a_cycle_is_dropped_in_log_order():
     assert below == {"a": {"a"}, "b": {"a", "b", "d"}, "c": {"a", "b", "c", "d"}, "d": {"d"}, "e": {"e"}}
     loaded = LiveModel.from_arrays(live.meta(), live.to_arrays(), (3, 4))
     assert loaded.digest() == live.digest()
+    below_c, none = ["c", "new"], live.with_those_below([])
+    assert (live.with_those_below(below_c), none) == ({"a", "b", "c", "d", "new"}, [])
+    assert live.with_those_below(["c", "new"]) is live.with_those_below(below_c)
     before = live.digest()
     registered(live, ("b", ""))
+    assert live.with_those_below(below_c) == {"c", "new"}
     assert live.digest() != before
     assert live.tree.path(0) == [1, 0]
 
