@@ -52,7 +52,7 @@ def test_labels_that_come_twice_are_taken_once(service: Served, model: str) -> N
         assert service.http.post(f"/models/{name}/learn", json=body).status_code == 200
     answers = [service.http.post(f"/models/{name}/classify", json={"text": "f"}).json() for name in (model, twin)]
     assert answers[0]["labels"] == answers[1]["labels"]
-    told = {"labels": ["b", "a"], "learned": [1, 1], "total": 2, "details": {}}
+    told = {"labels": ["b", "a"], "learned": [1, 1], "recent": [0.0, 0.0], "total": 2, "details": {}}
     assert service.http.get(f"/models/{model}/labels").json() == told
 
 

@@ -19,7 +19,7 @@ from abound_core.model.label_tree_kernels import walk
 
 MAX_PATH = 100  # labels of a path; more of those nearest to the root are left out
 
-ARRAYS = {"parents": ArraySpec(np.int32, ("nodes",), -1, "classes")}
+ARRAYS = {"parents": ArraySpec(np.int32, ("classes",), -1, "classes")}
 """The array of ``LabelTree.to_arrays``: the parent of each class id, -1 without one; none if no label has a parent."""
 
 
@@ -37,6 +37,10 @@ class LabelTree:
     @property
     def n_bytes(self) -> int:
         return 4 * self._parents.nbytes  # with what ``walk`` writes
+
+    def growth_bytes(self, n_classes: int) -> int:
+        """Return the bytes that the next parent may need."""
+        return 18 * n_classes if n_classes > len(self._parents) else 0
 
     def parent(self, class_id: int) -> int:
         """Return the parent of a class, -1 without one."""
@@ -80,7 +84,11 @@ class LabelTree:
         return path[::-1]
 
     def to_arrays(self, n_classes: int) -> dict[str, npt.NDArray[Any]]:
-        return {"parents": self._parents[:n_classes].copy()} if self._n_parents else {}
+        if not self._n_parents:
+            return {}
+        parents = np.full(n_classes, -1, np.int32)
+        parents[: len(self._parents)] = self._parents[:n_classes]
+        return {"parents": parents}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int) -> LabelTree:
@@ -89,8 +97,8 @@ class LabelTree:
             found._parents = check_arrays("the parents", arrays, ARRAYS, classes=n_classes)["parents"].copy()
             found._n_parents = int(np.count_nonzero(found._parents >= 0))
             found._walked = np.empty((3, len(found._parents)), np.int32)
-            if len(found._parents) > n_classes or walk(found._parents, *found._walked) < len(found._parents):
-                raise Corrupted("the parents of labels have a cycle, or do not fit the labels")
+            if walk(found._parents, *found._walked) < n_classes:
+                raise Corrupted("the parents of labels have a cycle")
         return found
 
     def digest_bytes(self, n_classes: int) -> bytes:

@@ -160,7 +160,8 @@ class ModelState:
         """
         names = self.features.growth_bytes + self.labels.growth_bytes + self._tallies.n_bytes // 8
         started = self.reranker.first_bytes(self.labels.n_ids) if self._tallies.awaits_vector else 0
-        return self.index.growth_bytes + names + self.reranker.growth_bytes + started
+        tree = self.tree.growth_bytes(self.labels.n_ids)
+        return self.index.growth_bytes + names + self.reranker.growth_bytes + started + tree
 
     def digest_steps(self) -> Iterator[None]:
         """Do the work of ``digest`` in slices of about a millisecond. The model must not learn in between."""

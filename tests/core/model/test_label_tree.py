@@ -83,7 +83,9 @@ def test_a_parent_that_would_close_a_cycle_is_dropped_in_log_order():
     assert live.tree.path(0) == [1, 0]
 
 
-@pytest.mark.parametrize("parents", [[1, 0], [0], [-1, 5], [-1] * 9], ids=["cycle", "itself", "unknown", "too many"])
+@pytest.mark.parametrize(
+    "parents", [[1, 0, -1], [0, -1, -1], [-1, 5, -1], [-1] * 9], ids=["cycle", "itself", "unknown", "too many"]
+)
 def test_damaged_parents_are_refused(parents):
     with pytest.raises(Corrupted):
         LabelTree.from_arrays({"parents": np.array(parents, np.int32)}, 3)
