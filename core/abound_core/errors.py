@@ -24,6 +24,10 @@ class Malformed(AboundError):
     """The body does not match its content type."""
 
 
+class Undecodable(Malformed):
+    """A line does not have the encoding of its file; more of them may follow."""
+
+
 class InvalidInstance(AboundError):
     """A field breaks a rule. ``field`` is its path, such as ``features.price`` or ``instances[3].labels``."""
 

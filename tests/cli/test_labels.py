@@ -98,19 +98,31 @@ def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path:
     assert run(*asked, "--names", "-o", output).code == 0
     rows = csv.DictReader(output.read_text().splitlines())
     assert {(one["label"], one["name"]) for one in rows} == {("c7", "Wheat"), ("c9", "")}
-    assert run(*asked, "--format", "csv").out.splitlines()[0] == "line,rank,label,score,probability,error"
+    assert run(*asked, "--output-format", "csv").out.splitlines()[0] == "line,rank,label,score,probability,error"
+
+
+def test_a_vocabulary_may_have_no_header(run: Run, url: str, tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocabulary.tsv"
+    vocabulary.write_text('<http://a.org/1>\tWheat, "durum"\n<http://a.org/2>\tMaize\n')
+    run("models", "create", "vocabulary", "--url", url)
+    assert run("register", vocabulary, "--no-header", "--url", url, "-m", "vocabulary").code == 0
+    details = run("labels", "--url", url, "-m", "vocabulary", "--json").json["details"]
+    assert {label: one["name"] for label, one in details.items()} == {
+        "http://a.org/1": 'Wheat, "durum"',
+        "http://a.org/2": "Maize",
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("a.jsonl", "{", "line 1: not JSON"),
-        ("a.jsonl", '{"label": "a"}\n["b"]\n', "line 2: a line is an object with the field label"),
+        ("a.jsonl", "{", "line 1: not an object in JSON"),
+        ("a.jsonl", '{"label": "a"}\n["b"]\n', "line 2: not an object in JSON: Expected `object`, got `array`"),
         ("a.csv", "name\nWheat\n", "no column label"),
         ("a.csv", "label,name\n,Wheat\n", "line 2: the label is empty"),
         ("a.csv", "label\n" + "a" * 200_000, "length <= 512"),
-        ("a.jsonl", '{"label": "\xff"}', "line 1: not UTF-8"),
-        ("a.json", "{}", "cannot tell the format"),
+        ("a.jsonl", '{"label": "' + "\xc3\xa9" * 9 + '"}\n{"label": "\xff"}', "line 2: not an object in JSON"),
+        ("a.xlsx", "{}", "cannot tell the format"),
         ("missing.jsonl", None, "no such file"),
     ],
     ids=["json", "list", "column", "empty", "long", "bytes", "suffix", "missing"],

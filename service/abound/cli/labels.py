@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -22,10 +21,12 @@ from abound.cli.options import (
     print_result,
     print_rows,
 )
+from abound.cli.read_options import reads_files
 from abound.cli.skos import FORMATS as SKOS_FORMATS
 from abound.cli.skos import ConceptId, read_concepts
 from abound.cli.skos import format_of as skos_format
 from abound_core.errors import Malformed
+from abound_core.instances.read_options import DIALECT, ReadOptions
 
 BATCH = 500  # labels of one request
 FIELDS = ("label", "name", "description", "parent")  # in a table, all other columns are metadata
@@ -67,6 +68,7 @@ def list_labels(
         typer.echo(f"{len(rows):,} of {counted(answer['total'], 'label')}", err=True)
 
 
+@partial(reads_files, names=DIALECT)
 def register(
     file: Annotated[
         str,
@@ -75,6 +77,7 @@ def register(
             help="A .jsonl, .csv or .tsv, SKOS as .ttl, .rdf, .nt or .jsonld, or - for JSON lines from stdin.",
         ),
     ],
+    options: ReadOptions,
     url: Url = DEFAULT_URL,
     model: Model = "default",
     key: Key = None,
@@ -91,7 +94,8 @@ def register(
     """Register labels with a name, a description, a parent and metadata.
 
     A line is {"label": "grain", "name": "Grain", "description": "...", "parent": "...", "metadata": {...}}. A table has
-    the columns label, name, description and parent; its other columns are metadata. Empty cells are left out.
+    the columns label, name, description and parent, in this order without a header; its other columns are metadata.
+    Empty cells are left out.
 
     A concept of SKOS gives its preferred label as the name, its alternative labels and definition as the description,
     and its first broader concept as the parent. SKOS needs abound[skos]. Parents that close a cycle are left out.
@@ -103,7 +107,8 @@ def register(
     read: Counter[str] = Counter()
     offset, say = None, partial(typer.echo, err=True)
     with Client(url, key=key) as client:
-        rows = read_concepts(file, language, concept_label, say) if skos_format(file) else _registrations(file)
+        is_skos = skos_format(file)
+        rows = read_concepts(file, language, concept_label, say) if is_skos else _registrations(file, options)
         while some := list(itertools.islice(rows, BATCH)):
             offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
             read.update(field for one in some for field in FIELDS if one.get(field))
@@ -113,61 +118,51 @@ def register(
     print_result({"registered": n} | counts | {"offset": offset}, f"{counted(n, 'label')} registered: {said}", as_json)
 
 
-def _registrations(file: str) -> Iterator[dict[str, Any]]:
+def _registrations(file: str, options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Yield the registrations of a file. Raises Malformed, with the line, where one cannot be read."""
-    from abound.datasets.files import format_of
+    from abound.datasets.files import read_lines, resolve_file
+    from abound_core.instances.data_formats import at_line
+    from abound_core.instances.tables import record_of
 
-    form, _ = format_of(file)
-    if form == "csv" or form == "tsv":
-        yield from _rows(file, tabs=form == "tsv")
+    options = resolve_file(file, options)
+    if options.format == "csv" or options.format == "tsv":
+        yield from _rows(file, options)
         return
-    if form != "jsonl":
+    if options.format != "jsonl":
         raise Malformed(
             f"{file}: labels are read from .jsonl, .csv and .tsv, optionally followed by .gz or .zst, "
             f"and from SKOS in {', '.join(SKOS_FORMATS)}"
         )
-    for number, line in enumerate(_decoded(file), start=1):
+    for number, line in enumerate(read_lines(file, options), start=1):
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise Malformed(f"{file}: line {number}: not JSON: {error}") from None
-        if not isinstance(found, dict) or "label" not in found:
-            raise Malformed(f"{file}: line {number}: a line is an object with the field label")
+            found = record_of(line)
+            if "label" not in found:
+                raise Malformed("a line is an object with the field label")
+        except Malformed as error:
+            raise at_line(file, number, error) from None
         yield found
 
 
-def _decoded(file: str) -> Iterator[str]:
-    from abound.datasets.files import read_lines
-
-    for number, line in enumerate(read_lines(file), start=1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise Malformed(f"{file}: line {number}: not UTF-8") from None
-
-
-def _rows(file: str, tabs: bool) -> Iterator[dict[str, Any]]:
-    from abound.datasets.files import read_lines
+def _rows(file: str, options: ReadOptions) -> Iterator[dict[str, Any]]:
+    from abound.datasets.files import read_table
     from abound_core.instances.data_formats import at_line
-    from abound_core.instances.tables import CsvRows
+    from abound_core.instances.tables import ABSENT, column_names, without_brackets
 
-    rows = CsvRows(read_lines(file), tabs=tabs)
-    try:
-        names = next(rows, [])
-        if "label" not in names:
-            raise Malformed("the table has no column label; its first line names the columns")
-        for cells in rows:
-            if not cells:
+    names: list[str] = []
+    for line, cells in read_table(file, options):
+        if not names:
+            names = column_names(cells, options) if options.header else [*FIELDS, *map(str, range(5, len(cells) + 1))]
+            if "label" not in names:
+                raise at_line(file, line, "the table has no column label; its first line names the columns")
+            if options.header:
                 continue
-            if len(cells) > len(names):
-                raise Malformed("more cells than columns")
-            given = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
-            metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
-            found: dict[str, Any] = {name: given[name] for name in FIELDS if name in given}
-            if "label" not in found:
-                raise Malformed("the label is empty")
-            yield found | ({"metadata": metadata} if metadata else {})
-    except Malformed as error:
-        raise at_line(file, rows.line, error) from None
+        if len(cells) > len(names):
+            raise at_line(file, line, "more cells than columns")
+        given = {name: cell for name, cell in zip(names, cells, strict=False) if cell not in ABSENT}
+        metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
+        found: dict[str, Any] = {name: without_brackets(given[name]) for name in FIELDS if name in given}
+        if "label" not in found:
+            raise at_line(file, line, "the label is empty")
+        yield found | ({"metadata": metadata} if metadata else {})

@@ -55,12 +55,13 @@ from abound.client.instances import (
     InputText,
     Labelled,
     LearnKwargs,
+    Outgoing,
     as_instance,
     classify_encoder,
     classify_request,
     learn_encoder,
     learn_request,
-    map_lines,
+    rows_of,
     to_answer,
 )
 from abound.client.local_service import MEMORY, own_service
@@ -367,9 +368,13 @@ class AsyncModel:
         **options: Unpack[ClassifyOptions],
     ) -> AsyncIterator[ClassifyAnswer | Refused]:
         """Yield an answer for each instance, in order: its labels, or the error that refused it."""
-        lines = map_lines(classify_encoder(options), instances)
-        async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
+        sent = Outgoing(classify_encoder(options), instances)
+        async for answer in self.client.classify_stream(self.name, sent.lines(), in_flight=in_flight):
+            for refused in sent.refused():
+                yield refused
             yield to_answer(answer, ClassifyAnswer, self.client.url)
+        for refused in sent.refused(ended=True):
+            yield refused
 
     async def learn_many(
         self,
@@ -377,11 +382,16 @@ class AsyncModel:
         *,
         keyed: bool = True,
         in_flight: int = IN_FLIGHT,
+        **columns: Any,
     ) -> AsyncIterator[LearnAnswer | Refused]:
         """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it."""
-        lines = map_lines(learn_encoder(keyed), instances)
-        async for answer in self.client.learn_stream(self.name, lines, keyed=keyed, in_flight=in_flight):
+        sent = Outgoing(learn_encoder(keyed), rows_of(instances, columns))
+        async for answer in self.client.learn_stream(self.name, sent.lines(), keyed=keyed, in_flight=in_flight):
+            for refused in sent.refused():
+                yield refused
             yield to_answer(answer, LearnAnswer, self.client.url)
+        for refused in sent.refused(ended=True):
+            yield refused
 
 
 async def _in_order(sent: deque[asyncio.Task[list[Answer]]]) -> AsyncIterator[Answer]:

@@ -222,11 +222,7 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         name: str | None = None,
         *,
         pieces: Pieces | None = None,
-        text: str | Sequence[str] = (),
-        label: str | None = None,
-        label_separator: str | None = None,
-        vector: str | None = None,
-        ignore: str | Sequence[str] = (),
+        **options: str | int | bool | Sequence[str] | None,
     ) -> Document:
         """Upload a file as a data set and return it. It replaces a data set of the same name.
 
@@ -238,24 +234,14 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
             Name of the data set. Default: the name of the file up to its first dot.
         pieces : iterable of bytes, async iterable for ``AsyncClient``, or None
             Sent as the content instead of the file, which need not exist then.
-        text, label, vector : str or sequence of str, str or None, str or None
-            Of a table: the columns of the text, the labels and the vectors.
-        label_separator : str or None
-            Of a table: separates the labels of a string.
-        ignore : str or sequence of str
-            Columns of a table, or fields of JSON lines, that are left out; ``*``: all without a role.
+        options
+            Those of reading a file, such as ``label`` or ``encoding``; see the parameters of ``PUT /datasets``.
         """
         source = Path(file)
         path = dataset_path(source.name.partition(".")[0] if name is None else name)
         content = self._read(source) if pieces is None else pieces
-        path += query_string(
-            filename=source.name,
-            text=text,
-            label=label,
-            label_separator=label_separator,
-            vector=vector,
-            ignore=ignore,
-        )
+        form, compressed = options.get("format"), source.suffix if source.suffix in (".gz", ".zst") else ""
+        path += query_string(filename=f"data.{form}{compressed}" if form else source.name, **options)
         return self._ask(Call("PUT", path, content, DATA_FILE, once=True, seconds=DATASET_SECONDS))
 
     # What a client implements
