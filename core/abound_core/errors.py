@@ -65,7 +65,11 @@ class UnknownVersion(AboundError):
 
 
 class UnknownLabel(AboundError):
-    """The model has never learned this label."""
+    """The model has never learned this label. ``field`` is its place in the request."""
+
+    def __init__(self, detail: str, field: str | None = None) -> None:
+        super().__init__(detail)
+        self.field = field
 
 
 class UnknownPrediction(AboundError):

@@ -130,7 +130,7 @@ def test_any_label_can_be_asked_for(service: Served, label: str) -> None:
     learn(service, name, ({"f": 1}, label), ({"f": 1, "g": 1}, "other"))
     about = service.http.get(f"/models/{name}/label", params={"name": label}).json()
     figures = {"recent": 0.0, "n_recent": 1, "confused_with": {}}
-    shown = {part: about[part] for part in ("features", "details")}
+    shown = {part: about[part] for part in ("features", "details", "aliases", "retired")}
     assert about == {"label": label, "learned": 1, "total": 1} | figures | shown
     assert [one["feature"] for one in about["features"]] == ["f"]
     with Client(service.url) as client:

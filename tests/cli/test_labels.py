@@ -134,3 +134,34 @@ def test_a_wrong_file_is_refused(run: Run, url: str, tmp_path: Path, name: str, 
     said = run("register", path, "--url", url)
     assert said.code == 1
     assert why in said.err
+
+
+def test_labels_are_changed_one_by_one_and_by_a_file(run: Run, url: str, tmp_path: Path) -> None:
+    rows, changes = tmp_path / "rows.jsonl", tmp_path / "changes.csv"
+    rows.write_text("".join(json.dumps({"text": f"word{i}", "labels": [f"l{i}"]}) + "\n" for i in range(9)))
+    at = ("--url", url, "-m", "changed")
+    run("models", "create", "changed", "--url", url)
+    run("learn", rows, *at)
+    assert "would be changed" in run("labels", "merge", "l0", "l1", "--into", "l2", "--dry-run", *at).out
+    assert run("labels", "merge", "l0", "l1", "--into", "l2", *at).out.endswith("2 labels changed\n")
+    for command in (["rename", "l3", "drei"], ["retire", "l4"], ["revive", "l4"]):
+        assert run("labels", *command, *at).out.endswith("1 label changed\n")
+    changes.write_text("from,to,kind\nl5,sechs,rename\nl6,a,split\nl6,b,split\nl7,,retire\nl8,l2,merge\n")
+    for dry_run in (["--dry-run"], []):
+        made = run("labels", "apply", changes, "--json", *dry_run, *at).out.splitlines()[-1]
+        assert json.loads(made) == {"changes": 4, "changed": 4}
+    assert run("labels", "apply", changes, *at).out.endswith("0 changes made, 4 were made before\n")
+    with Client(url) as client:
+        found = client.labels("changed")
+        assert (set(found["labels"]), found["retired"]) == (
+            {"l2", "drei", "l4", "sechs", "l6", "a", "b", "l7"},
+            ["l6", "l7"],
+        )
+    said = run("labels", "changes", *at)
+    assert said.code == 0, said.err
+    listed = said.out
+    assert "rename 'sechs' to 'l5'" in listed
+    assert len(listed.splitlines()) == 1 + 9
+    assert "l2" in run("labels", *at).out
+    changes.write_text("to,kind\na,retire\n")
+    assert "no column from" in run("labels", "apply", changes, *at).err

@@ -65,6 +65,17 @@ class LabelTree:
             self._parents[class_id], self._walked = parent, None
             self.n_changes += 1
 
+    def move(self, class_id: int, into: int) -> None:
+        """Give the children of a class to another one, and its parent, unless that has one."""
+        if class_id >= len(self._parents):
+            return
+        parent = self.parent(class_id)
+        self.put(class_id, -1)
+        for child in np.flatnonzero(self._parents == class_id).tolist():
+            self.put(child, into if child != into else -1)
+        if self.parent(into) < 0 and parent not in (-1, into):
+            self.put(into, parent)
+
     def below(self, class_id: int) -> npt.NDArray[np.int32]:
         """Return the ids of a class and of all below it."""
         if not (self._n_parents and 0 <= class_id < len(self._parents)):

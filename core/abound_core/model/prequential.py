@@ -117,6 +117,11 @@ class Prequential:
             }
         }
 
+    def move_label(self, class_id: int, into: int) -> None:
+        """Count the newest ranks of a class for another one."""
+        for ring in (self.arrays.label_ids, self.arrays.label_answers):
+            ring[ring == class_id] = into
+
     def of_labels(self, n_classes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Return by class how many of its newest ``NEWEST`` ranks are in the window, and their R@1 (NaN of none)."""
         ids, hits, _ = self._newest_labels(n_classes)

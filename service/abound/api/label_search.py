@@ -47,7 +47,10 @@ def _page(live: LiveModel, pages: list[tuple[int, str]], at: int) -> str:
         pages.append((0, ""))
     if pages[at][0] != end - first or at in live.details.changed_pages:
         live.details.changed_pages.discard(at)
-        rows = [f"{FIELD}{live.label(one)}{FIELD}{name_of(live, one)}".replace(END, " ") for one in range(first, end)]
+        rows = [""] * (end - first)  # of what is an old name of another label
+        for one in range(first, end):
+            if live.changes.of(one) == one:
+                rows[one - first] = f"{FIELD}{live.label(one)}{FIELD}{name_of(live, one)}".replace(END, " ")
         pages[at] = end - first, fold(END.join(rows))
     return pages[at][1]
 
@@ -59,7 +62,7 @@ async def find_labels(live: LiveModel, *parts: str) -> AsyncIterator[list[tuple[
         page = _page(live, pages, at)
         if all(part in page for part in parts):
             rows = enumerate(page.split(END), start=at * PAGE)
-            yield [(class_id, row) for class_id, row in rows if all(part in row for part in parts)]
+            yield [(class_id, row) for class_id, row in rows if row and all(part in row for part in parts)]
         if pace.due():
             await pace.pause()
         at += 1

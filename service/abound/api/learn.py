@@ -74,6 +74,7 @@ from abound_core.errors import (
 )
 from abound_core.instances.record import dense_of, is_empty, pack_labels
 from abound_core.limits import MAX_KEY_CHARACTERS
+from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
 GROUP_LINES = 256  # lines that are appended together
@@ -124,7 +125,10 @@ class Learn:
         if request.instances is not None:
             learned = await self._batch(model, request, request.instances, header_key)
             answer = encoder.encode(batch_answer_of(learned))
-            answer = await with_warning(model.live, answer, (one.features for one in request.instances))
+            retired = next(filter(None, (retired_warning(model.live, one) for one in request.instances)), None)
+            if retired is None:
+                answer = await with_warning(model.live, answer, (one.features for one in request.instances))
+            answer = add_warning(answer, retired)
             return 200 if all(one.applied for one in learned) else 202, answer
         if header_key is not None:
             if request.key is not None and request.key != header_key:
@@ -137,7 +141,7 @@ class Learn:
                 [one] = await self.append(model, config, [one], request.wait)
         if one.refused is not None:
             raise one.refused
-        warning = await warning_about(model.live, bytes(request.features))
+        warning = retired_warning(model.live, request) or await warning_about(model.live, bytes(request.features))
         return 200 if one.applied else 202, add_warning(encoder.encode(answer_of(one)), warning)
 
     async def answer_lines(
@@ -211,14 +215,14 @@ class Learn:
         key, prediction = instance.key, instance.prediction
         body = b"" if key is None else await body_hash([instance], source, pace)
         if prediction is not None and key is not None:
-            earlier = await self._earlier_result(model, key, body)
+            earlier = await self.earlier_result(model, key, body)
             if earlier is not None:
                 return earlier  # the instance itself may have expired
         record = await self._record(model, config, instance, new)
         room.reserve(len(record))
         return LearnDraft(record, 1, key, body, source, predictions=() if prediction is None else (prediction,))
 
-    async def _earlier_result(self, model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
+    async def earlier_result(self, model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
         """Return the result of the first request with a key, with the durability that the store confirms now.
 
         Raises InvalidInstance when that request had another body.
@@ -272,7 +276,7 @@ class Learn:
         await _check_instance_keys(model, request, instances, header_key)
         body = b"" if header_key is None else await body_hash(instances, request.source)
         if header_key is not None and any(instance.prediction is not None for instance in instances):
-            first = await self._earlier_result(model, header_key, body)
+            first = await self.earlier_result(model, header_key, body)
             if first is not None:
                 return [first]
         config = model.live.config
@@ -388,8 +392,9 @@ class Learn:
         prepared = await self._prepare(model, config, request, request.source, new, room)
         if isinstance(prepared, LearnOutcome):
             return wait, prepared, None
-        warning = await warnings.of(model.live, request.features)
-        warnings.is_given |= warning is not None
+        if (warning := retired_warning(model.live, request)) is None:
+            warning = await warnings.of(model.live, request.features)
+            warnings.is_given |= warning is not None
         return wait, prepared, warning
 
 
@@ -512,7 +517,7 @@ class PendingClasses:
         if not unknown:
             return
         new = {label for label in unknown if label not in self._pending}
-        known = len(live.labels)
+        known = live.labels.n_ids if most == live.index.most_classes else live.n_classes  # aliases need an id, too
         is_over = known + len(self._pending) + len(new) > most
         if (is_over and known != self._known) or len(self._pending) > self._prune_above:
             self._pending = Counter({label: n for label, n in self._pending.items() if self._is_unknown(label)})
@@ -589,6 +594,14 @@ class ConfigChanges:
             raise NotReady("the configuration of the model is being changed; nothing was learned, try again")
         if now is not config and vector_fingerprint(now) != vector_fingerprint(config):
             raise NotReady("the configuration of the model has just changed; nothing was learned, try again")
+
+
+def retired_warning(live: LiveModel, instance: LabelledInstance) -> str | None:
+    """Return a warning if an instance names a label that is retired."""
+    for label in (*(instance.labels or ()), *(instance.rejected or ()), *(instance.ignored or ())):
+        if live.changes and live.changes.is_retired(live.find(label)):
+            return f"the label {label[:100]!r} is retired: nothing is learned for it"
+    return None
 
 
 def answer_of(learned: LearnOutcome) -> LearnAnswer:

@@ -66,7 +66,7 @@ from abound.client.instances import (
 )
 from abound.client.local_service import MEMORY, own_service
 from abound.client.requests import NDJSON, Call, in_thread, job_path, model_path, pass_trace_on, read_pieces
-from abound.client.resources import Resources
+from abound.client.resources import ModelLabels, Resources
 from abound.client.retries import Attempts
 from abound.client.streams import (
     CLASSIFY_IN_FLIGHT,
@@ -323,6 +323,7 @@ class AsyncModel:
     def __init__(self, client: AsyncClient, name: str = "default") -> None:
         self.client = client
         self.name = name
+        self.labels: ModelLabels[Coroutine[Any, Any, Answer]] = ModelLabels(client, name)
 
     def __repr__(self) -> str:
         return f"<AsyncModel {self.name!r} of {self.client.url}>"

@@ -40,6 +40,38 @@ Pieces = TypeVar("Pieces")  # a file to send: an iterable or async iterable of b
 Download = TypeVar("Download")  # a file received: an iterator or async iterator of bytes
 
 
+class ModelLabels(Generic[Document]):
+    """The changes of the labels of one model: ``client.model(name).labels``. The arguments are those of the API."""
+
+    def __init__(self, client: Resources[Document, Any, Any, Any], name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def rename(self, label: str, to: str, *, alias: bool = True, dry_run: bool = False) -> Document:
+        return self._change("rename", [label], to, alias, dry_run)
+
+    def merge(self, labels: Sequence[str], into: str, *, alias: bool = True, dry_run: bool = False) -> Document:
+        return self._change("merge", labels, into, alias, dry_run)
+
+    def split(self, label: str, to: Sequence[str], *, dry_run: bool = False) -> Document:
+        return self._change("split", [label], list(to), True, dry_run)
+
+    def retire(self, label: str, *, dry_run: bool = False) -> Document:
+        return self._change("retire", [label], "", True, dry_run)
+
+    def revive(self, label: str, *, dry_run: bool = False) -> Document:
+        return self._change("revive", [label], "", True, dry_run)
+
+    def changes(self) -> Document:
+        return self._client.label_changes(self._name)
+
+    def _change(self, kind: str, labels: Sequence[str], to: str | list[str], alias: bool, dry_run: bool) -> Document:
+        more = {"to": to, "alias": alias} if to else {}
+        return self._client.change_labels(
+            self._name, [{"kind": kind, "from": one, **more} for one in labels], dry_run=dry_run
+        )
+
+
 class Resources(Generic[Document, Nothing, Pieces, Download]):
     """The resource calls. ``Client`` returns the documents themselves, ``AsyncClient`` coroutines that return them."""
 
@@ -88,6 +120,21 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         if source is not None:
             request["source"] = source
         return self._ask(Call("PUT", f"{model_path(name)}/labels", encode_document(request), JSON))
+
+    def change_labels(
+        self, name: str, changes: Sequence[Mapping[str, Any]], *, dry_run: bool = False, key: str | None = None
+    ) -> Document:
+        """Make changes of labels, all or none: each has a ``kind`` and ``from``, and may have ``to`` and ``alias``.
+
+        ``key`` is an idempotency key, by default a random one. With ``dry_run`` return what would change.
+        """
+        body = encode_document({"changes": [dict(one) for one in changes], "dry_run": dry_run})
+        headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
+        return self._ask(Call("POST", f"{model_path(name)}/labels/changes", body, headers))
+
+    def label_changes(self, name: str) -> Document:
+        """Return the newest changes of labels, newest first, each with how to undo it."""
+        return self._ask(Call("GET", f"{model_path(name)}/labels/changes"))
 
     def label(self, name: str, label: str, *, limit: int | None = None) -> Document:
         """Return a label: how often it was learned, its R@1, wrong labels that were ranked before it, its features."""

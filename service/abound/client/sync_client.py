@@ -41,7 +41,7 @@ from abound.client.instances import (
     to_answer,
 )
 from abound.client.requests import Call, in_thread, model_path, read_pieces
-from abound.client.resources import Resources
+from abound.client.resources import ModelLabels, Resources
 from abound.client.streams import bounded
 
 T = TypeVar("T")
@@ -206,6 +206,7 @@ class Model:
     def __init__(self, client: Client, name: str = "default") -> None:
         self.client = client
         self.name = name
+        self.labels: ModelLabels[Answer] = ModelLabels(client, name)
 
     def __repr__(self) -> str:
         return f"<Model {self.name!r} of {self.client.url}>"

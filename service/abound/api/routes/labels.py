@@ -90,6 +90,7 @@ class LabelsAnswer(Shape):
     total: int = Field(description="Number of labels that begin with `prefix` and contain `contains`.")
     recent: list[float | None] = Field(description=RECENT)
     details: dict[str, DetailsShape] = Field(description="Details of those of these labels that have some.")
+    retired: list[str] = Field([], description="Those of these labels that are retired; absent: none.")
 
 
 class RegisterAnswer(Shape):
@@ -120,6 +121,8 @@ class LabelAnswer(Shape):
     confused_with: dict[str, int] = Field(
         description="Wrong labels that were ranked first in these times, with how often; at most 10, most often first."
     )
+    aliases: list[str] = Field(description="Its other names.")
+    retired: bool = Field(description="Whether it is never suggested, and not learned.")
 
 
 @router.get(
@@ -144,7 +147,8 @@ async def get_labels(
     live, end = replica.model(model).live, offset + limit
     if sort == "name" and end > MAX_SORTED:
         raise InvalidInstance(f"offset: the first {MAX_SORTED} labels are listed by name", "offset")
-    ids = np.arange(len(live.labels))
+    ids = live.changes.labels(live.labels.n_ids)
+    total = len(ids)
     if sort == "name" or prefix or contains:
         found: list[int] = []
         named: list[tuple[str, int]] = []
@@ -155,12 +159,10 @@ async def get_labels(
                 named = named if len(named) < 2 * end + SLICE else nsmallest(end, named)
         ids = np.array([class_id for _, class_id in sorted(named)] if sort == "name" else found, np.int64)
         total = len(found)
-    else:
-        total = len(ids)
     if sort == "count":
         ids = ids[np.argsort(-live.label_counts[ids], kind="stable")]
     elif sort == "R@1":
-        ids = ids[np.argsort(live.prequential.of_labels(len(live.labels))[1][ids], kind="stable")]
+        ids = ids[np.argsort(live.prequential.of_labels(live.labels.n_ids)[1][ids], kind="stable")]
     return StreamingResponse(_answer(live, ids[offset:end].tolist(), total), media_type=JSON)
 
 
@@ -303,16 +305,18 @@ async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> Labe
     if class_id < 0:
         raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")
     features, total = await _voting_features(live, class_id, limit)
-    n, r1 = live.prequential.of_labels(len(live.labels))
+    n, r1 = live.prequential.of_labels(live.labels.n_ids)
     return LabelAnswer(
-        label=label,
+        label=live.label(class_id),
         learned=live.times_learned(class_id),
         features=features,
         total=total,
         details=DetailsShape.of(_details(live, class_id)),
+        aliases=live.aliases(class_id),
+        retired=live.changes.is_retired(class_id),
         recent=None if np.isnan(r1[class_id]) else float(r1[class_id]),
         n_recent=int(n[class_id]),
-        confused_with={live.label(one): n for one, n in live.prequential.confusions(class_id, len(live.labels))},
+        confused_with={live.label(one): n for one, n in live.prequential.confusions(class_id, live.labels.n_ids)},
     )
 
 
@@ -359,4 +363,7 @@ async def _answer(live: LiveModel, class_ids: Sequence[int], total: int) -> Asyn
             piece.clear()
         if pace.due():
             await pace.pause()
+    if retired := [live.label(one) for one in class_ids if live.changes.is_retired(one)]:
+        yield bytes(piece) + b'},"retired":%b}' % encoder.encode(retired)
+        return
     yield bytes(piece) + b"}}"
