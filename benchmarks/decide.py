@@ -136,10 +136,11 @@ def loop(stream: Stream, target: float = 0.95, fixed: float | None = None) -> Lo
         answers, none[at] = given.decision == "answer", given.decision == "none"
         asked[at] = not answers or given.audit
         if fixed is not None:
-            answers = len(given.labels.scores) > 0 and given.labels.probabilities[0] >= fixed  # type: ignore[index]
+            answers = len(given.ranking.scores) > 0 and given.ranking.probabilities[0] >= fixed  # type: ignore[index]
             asked[at] = not answers or rng.random() < AUDIT
         if answers:
-            names = [live.label(class_id) for class_id in given.labels.class_ids.tolist()]
+            chosen = given.applied if fixed is None else given.ranking.first(1)
+            names = [live.label(class_id) for class_id in chosen.class_ids.tolist()]
             applied[at], right[at] = len(names), len(set(names) & set(labels))
         if asked[at]:
             learn(live, vector, labels)

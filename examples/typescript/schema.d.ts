@@ -576,9 +576,7 @@ export interface paths {
         };
         /**
          * The labels of a model
-         * @description List labels in the order in which they were first learned.
-         *
-         *     With `prefix` or `contains` the service scans all labels, in slices.
+         * @description List labels. `prefix` and `contains` look at labels and at their names, without regard to case and accents.
          */
         get: operations["get_labels_models__model__labels_get"];
         /**
@@ -1718,10 +1716,27 @@ export interface components {
              */
             total: number;
             details: components["schemas"]["DetailsShape"];
+            /**
+             * Recent
+             * @description Share of the newest 100 times a label was learned that it had been ranked first; null if it is not among the newest 10,000 labels that were learned.
+             */
+            recent: number | null;
+            /**
+             * N Recent
+             * @description Number of times that `recent` covers.
+             */
+            n_recent: number;
+            /**
+             * Confused With
+             * @description Wrong labels that were ranked first in these times, with how often; at most 10, most often first.
+             */
+            confused_with: {
+                [key: string]: number;
+            };
         };
         /**
          * LabelsAnswer
-         * @description Labels, in the order in which they were first learned.
+         * @description Labels, in the order that was asked for.
          */
         LabelsAnswer: {
             /** Labels */
@@ -1733,9 +1748,14 @@ export interface components {
             learned: number[];
             /**
              * Total
-             * @description Number of labels that start with `prefix` and contain `contains`.
+             * @description Number of labels that begin with `prefix` and contain `contains`.
              */
             total: number;
+            /**
+             * Recent
+             * @description Share of the newest 100 times a label was learned that it had been ranked first; null if it is not among the newest 10,000 labels that were learned.
+             */
+            recent: (number | null)[];
             /**
              * Details
              * @description Details of those of these labels that have some.
@@ -2560,6 +2580,11 @@ export interface components {
             /** @default null */
             exclude?: string[] | null;
             /**
+             * @description Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it together with all labels below it.
+             * @default false
+             */
+            levels?: boolean;
+            /**
              * @description Return the contribution of each feature to the score of a label, as `because`. Only for the index: an active version answers without it, and a request that names another `version` is refused.
              * @default false
              */
@@ -2660,6 +2685,8 @@ export interface components {
             remembered?: boolean | null;
             /** @default null */
             warning?: string | null;
+            /** @default null */
+            ancestor?: components["schemas"]["Ancestor"] | null;
         };
         /** @description A label and its score; the contributions in ``because`` sum to the score. Fields that are None are not sent. */
         ScoredLabel: {
@@ -2673,11 +2700,19 @@ export interface components {
             name?: string | null;
             /** @default null */
             zero_shot?: boolean | null;
+            /** @default null */
+            path?: string[] | null;
         };
         /** @description The contribution of one feature to a score. */
         Because: {
             feature: string;
             contribution: number;
+        };
+        /** @description A label, and the sum of the probabilities of the best 100 labels that are it or below it, at most 1. */
+        Ancestor: {
+            label: string;
+            probability: number;
+            path: string[];
         };
         /** @description One answer per instance, in order. */
         ClassifyBatchAnswer: {
@@ -6006,10 +6041,12 @@ export interface operations {
     get_labels_models__model__labels_get: {
         parameters: {
             query?: {
-                /** @description Only labels that start with this. */
+                /** @description Only labels that begin with this. */
                 prefix?: string;
-                /** @description Only labels that contain this, or whose name does; case-insensitive. */
+                /** @description Only labels that contain this. */
                 contains?: string;
+                /** @description First seen first; most learned first; by name; or lowest newest `R@1` first. */
+                sort?: "first" | "count" | "name" | "R@1";
                 /** @description Maximum number of labels. */
                 limit?: number;
                 /** @description Number of labels to skip. */

@@ -16,50 +16,19 @@ import numpy.typing as npt
 from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
 from abound_core.config import DecideConfig
 from abound_core.errors import Corrupted
+from abound_core.model import decision_kernels as kernels
 from abound_core.model.calibration_kernels import OFFSET
-from abound_core.model.decision_kernels import (
-    AGREEMENT,
-    ANSWER,
-    AUDIT,
-    BINS_PER_LOG,
-    BINS_PER_LOGIT,
-    COVERAGE,
-    DEFERRED,
-    HELD,
-    LABELS,
-    LOWEST_LOG,
-    LOWEST_LOGIT,
-    MOST_THETA,
-    N_BINS,
-    N_PARAMS,
-    N_SCORES,
-    N_SETS,
-    N_TOTALS,
-    NEWEST,
-    NONE,
-    NONE_SHARE,
-    REACHED,
-    RIGHT,
-    RIGHT_LABELS,
-    THETA,
-    TRUE_LABELS,
-    N,
-    find_bound,
-    find_threshold,
-    lower_bound,
-    put_curve,
-)
 
 NAMES = ("defer", "answer", "none")
 
 Floats = npt.NDArray[np.float64]
 
 ARRAYS = {
-    "outcomes": ArraySpec(np.float64, (N_BINS, 3), 0, MOST_EVENTS),
-    "scores": ArraySpec(np.float64, (2, N_SCORES), 0, MOST_EVENTS),
-    "sets": ArraySpec(np.float64, (N_SETS,), 0, MOST_EVENTS),
-    "totals": ArraySpec(np.int64, (N_TOTALS,), 0, MOST_EVENTS),
-    "newest": ArraySpec(np.uint8, (NEWEST,)),
+    "outcomes": ArraySpec(np.float64, (kernels.N_BINS, 3), 0, MOST_EVENTS),
+    "scores": ArraySpec(np.float64, (2, kernels.N_SCORES), 0, MOST_EVENTS),
+    "sets": ArraySpec(np.float64, (kernels.N_SETS,), 0, MOST_EVENTS),
+    "totals": ArraySpec(np.int64, (kernels.N_TOTALS,), 0, MOST_EVENTS),
+    "newest": ArraySpec(np.uint8, (kernels.NEWEST,)),
 }
 """The arrays of ``Decisions.to_arrays``, about 5 kB; without ``decide`` there are none."""
 
@@ -72,9 +41,8 @@ class DecisionArrays(NamedTuple):
     scores: Floats  # shape (2, N_SCORES)
     sets: Floats  # shape (N_SETS,)
     totals: npt.NDArray[np.int64]  # shape (N_TOTALS,)
-    newest: npt.NDArray[
-        np.uint8
-    ]  # shape (NEWEST,); ring: decision | labels of an audited answer << 2 | right ones << 5
+    # shape (NEWEST,); ring buffer: the decision | labels of an audited answer << 2 | right ones << 5
+    newest: npt.NDArray[np.uint8]
     plain: Floats  # shape (1,); the index's best score for the instance that is answered; not part of the state
 
 
@@ -84,7 +52,9 @@ class Decisions:
     def __init__(self, config: DecideConfig | None) -> None:
         self.on = config is not None
         fresh = {name: np.zeros_like(spec.empty()[: None if self.on else 0]) for name, spec in ARRAYS.items()}
-        self.arrays = DecisionArrays(np.zeros(N_PARAMS if self.on else 0), plain=np.zeros(int(self.on)), **fresh)
+        self.arrays = DecisionArrays(
+            np.zeros(kernels.N_PARAMS if self.on else 0), plain=np.zeros(int(self.on)), **fresh
+        )
         self.configure(config)
 
     def configure(self, config: DecideConfig | None) -> None:
@@ -101,24 +71,29 @@ class Decisions:
         if not self.on:
             return None
         params, outcomes, scores, sets, totals, newest, _ = self.arrays
-        n = int(totals[:LABELS].sum())
-        codes = newest[: min(n, NEWEST)].astype(np.int64)
-        recent = np.bincount(codes & 3, minlength=LABELS), (codes >> 2 & 7).sum(), (codes >> 5).sum()
-        threshold = int(find_threshold(outcomes, 1.0 + sets[TRUE_LABELS], params[AGREEMENT]))
-        held, reached = (float(sets[place] / sets[DEFERRED]) if sets[DEFERRED] else None for place in (HELD, REACHED))
-        bound = int(find_bound(scores, params[NONE_SHARE]))
+        n = int(totals[: kernels.LABELS].sum())
+        codes = newest[: min(n, kernels.NEWEST)].astype(np.int64)
+        recent = np.bincount(codes & 3, minlength=kernels.LABELS), (codes >> 2 & 7).sum(), (codes >> 5).sum()
+        threshold = int(kernels.find_threshold(outcomes, 1.0 + sets[kernels.TRUE_LABELS], params[kernels.AGREEMENT]))
+        held, reached = (
+            float(sets[place] / sets[kernels.DEFERRED]) if sets[kernels.DEFERRED] else None
+            for place in (kernels.HELD, kernels.REACHED)
+        )
+        bound = int(kernels.find_bound(scores, params[kernels.NONE_SHARE]))
         return {
-            "agreement": float(params[AGREEMENT]),
-            "threshold": probability_of(threshold) if threshold < N_BINS else None,
-            "all": self._shares(totals[:LABELS], int(totals[LABELS]), int(totals[RIGHT_LABELS])),
+            "agreement": float(params[kernels.AGREEMENT]),
+            "threshold": probability_of(threshold) if threshold < kernels.N_BINS else None,
+            "all": self._shares(
+                totals[: kernels.LABELS], int(totals[kernels.LABELS]), int(totals[kernels.RIGHT_LABELS])
+            ),
             "newest": self._shares(recent[0], int(recent[1]), int(recent[2])),
             "candidates": {
-                "coverage": float(params[COVERAGE]),
+                "coverage": float(params[kernels.COVERAGE]),
                 "held": held,
                 "reached": reached,
                 "reachable": self.reaches_coverage,
             },
-            "none_below": math.exp(LOWEST_LOG + bound / BINS_PER_LOG) - OFFSET if bound else None,
+            "none_below": math.exp(kernels.LOWEST_LOG + bound / kernels.BINS_PER_LOG) - OFFSET if bound else None,
             "curve": self.curve(),
         }
 
@@ -126,12 +101,12 @@ class Decisions:
     def reaches_coverage(self) -> bool:
         """Whether the best labels contain a true one as often as the coverage demands."""
         params, sets = self.arrays.params, self.arrays.sets
-        return bool(sets[REACHED] >= params[COVERAGE] * sets[DEFERRED])
+        return bool(sets[kernels.REACHED] >= params[kernels.COVERAGE] * sets[kernels.DEFERRED])
 
     def curve(self) -> list[dict[str, float]]:
         """Return what each threshold would answer: the share of the labels, their agreement and its lower bound."""
-        points = np.empty((N_BINS, 3))
-        put_curve(self.arrays.outcomes, 1.0 + self.arrays.sets[TRUE_LABELS], points)
+        points = np.empty((kernels.N_BINS, 3))
+        kernels.put_curve(self.arrays.outcomes, 1.0 + self.arrays.sets[kernels.TRUE_LABELS], points)
         total = points[0, 0]
         return [
             {"threshold": probability_of(b), "share": share / total, "agreement": agreement, "low": low}
@@ -140,14 +115,14 @@ class Decisions:
         ]
 
     def _shares(self, counts: npt.NDArray[np.int64], labels: int, right: int) -> dict[str, Any]:
-        weights = counts * np.array([1.0, 1.0 / self.arrays.params[AUDIT], 1.0])
+        weights = counts * np.array([1.0, 1.0 / self.arrays.params[kernels.AUDIT], 1.0])
         total = max(weights.sum(), 1.0)
         return {
             "n": int(counts.sum()),
             "shares": dict(zip(NAMES, (weights / total).tolist(), strict=True)),
-            "audited": int(counts[ANSWER]),
+            "audited": int(counts[kernels.ANSWER]),
             "agreement": right / labels if labels else None,
-            "low": float(lower_bound.py_func(right / labels, labels)) if labels else None,
+            "low": float(kernels.lower_bound.py_func(right / labels, labels)) if labels else None,
         }
 
     # --- as arrays
@@ -163,11 +138,11 @@ class Decisions:
             return fresh
         totals, sets, outcomes = given["totals"], given["sets"], given["outcomes"]
         if (
-            np.any(outcomes[:, RIGHT] > outcomes[:, N])
-            or totals[RIGHT_LABELS] > totals[LABELS]
-            or max(sets[HELD], sets[REACHED]) > sets[DEFERRED]
-            or sets[THETA] > MOST_THETA
-            or np.any((given["newest"] & 3) > NONE)
+            np.any(outcomes[:, kernels.RIGHT] > outcomes[:, kernels.N])
+            or totals[kernels.RIGHT_LABELS] > totals[kernels.LABELS]
+            or max(sets[kernels.HELD], sets[kernels.REACHED]) > sets[kernels.DEFERRED]
+            or sets[kernels.THETA] > kernels.MOST_THETA
+            or np.any((given["newest"] & 3) > kernels.NONE)
         ):
             raise Corrupted("the decisions of a model have contradictory counts")
         for name, array in given.items():
@@ -180,4 +155,4 @@ class Decisions:
 
 def probability_of(place: int) -> float:
     """Return the least probability of a bin of outcomes."""
-    return 1.0 / (1.0 + math.exp(-(LOWEST_LOGIT + place / BINS_PER_LOGIT))) if place else 0.0
+    return 1.0 / (1.0 + math.exp(-(kernels.LOWEST_LOGIT + place / kernels.BINS_PER_LOGIT))) if place else 0.0

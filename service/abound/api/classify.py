@@ -9,11 +9,11 @@ version gets the one that is active at the answer's offset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from abound.api.answer_json import AnswerEncoder, add_names, decision_of
+from abound.api.answer_json import AnswerEncoder, add_names, add_paths, decision_of, surest_ancestor
 from abound.api.decoding import (
     LONG_TEXT,
     ByteBudget,
@@ -30,6 +30,7 @@ from abound.api.decoding import (
     warning_about,
     with_warning,
 )
+from abound.api.label_search import nearest_labels
 from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.api.ndjson_rates import admit_lines
 from abound.api.problems import problem_of
@@ -61,12 +62,14 @@ from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable
 from abound_core.instances.json_fallback import LONG_JSON
 from abound_core.instances.vectorizer import negative_warning
 from abound_core.model.active_version import LIVE
-from abound_core.model.live_model import LiveModel
+from abound_core.model.live_model import LiveModel, filtered
 from abound_core.types import Offset
 
 MAX_PENDING_BYTES = 2**21  # approximate, of vectors that one NDJSON request collects before it completes their answers
 MAX_ANSWER_BYTES = 64 * 2**20  # of a batch answer: many labels of many instances are refused before memory runs out
 LARGE_ANSWER = "the answer would be too large; request fewer labels (k), or send NDJSON"
+
+SUMMED = 100  # best labels whose probabilities count for an ancestor
 
 DEFAULT_OPTIONS = ClassifyRequest()  # the options of a request that has only an instance
 
@@ -114,7 +117,8 @@ class Classify:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
             usual = version == LIVE and request.min_offset is None and request.instances is None and not request.decide
-            if not usual or request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request)):
+            is_slow = request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request))
+            if not usual or is_slow or unknown_in(live, request):
                 return self._answer_request(model, request)
             features, vector = bytes(request.features), vector_immediately(live, request)
         warning = negative_warning(features) if b"-" in features and live.config.negative == "ignore" else None
@@ -187,12 +191,29 @@ class Classify:
             if instances is not None:
                 answer = await self._batch(model, request, instances)
             else:
-                warning = await warning_about(model.live, bytes(request.features))
+                warning = await self._warning(model, request) or await warning_about(
+                    model.live, bytes(request.features)
+                )
                 [answer] = await self._complete(model, [await self._rank_one(model, request, warning)])
         model.n_classified += n
         if instances is not None:
+            if warning := await self._warning(model, request):
+                return 200, add_warning(answer, warning)
             answer = await with_warning(model.live, answer, (one.features for one in instances))
         return 200, answer
+
+    async def _warning(self, model: ReplicatedModel, request: ClassifyRequest) -> str | None:
+        """Return a warning about labels of ``include`` and ``exclude`` that neither model nor version knows."""
+        unknown = unknown_in(model.live, request)
+        if unknown and (way := await self._choose(model, request)) is not None:
+            known = set(way.fitted.labels)
+            unknown = [(field, label) for field, label in unknown if label not in known]
+        if not unknown:
+            return None
+        field, label = unknown[0]
+        near = " or ".join(map(repr, await nearest_labels(model.live, label)))
+        more = f", and {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        return f"{field}: the label {label[:100]!r} is not known{more}{f'; did you mean {near}?' if near else ''}"
 
     async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: LineWarnings) -> bytes | PendingAnswer:
         if line.error is not None:
@@ -201,7 +222,8 @@ class Classify:
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         await self._wait(model, request)
-        warning = await warnings.of(model.live, request.features)
+        warning = None if warnings.is_given else await self._warning(model, request)
+        warning = warning or await warnings.of(model.live, request.features)
         answer = await self._rank_one(model, request, warning)
         warnings.is_given |= warning is not None
         return answer
@@ -249,7 +271,7 @@ class Classify:
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
         """Return the version to rank by; None: the index."""
         way = await self._rankers.choose(model, request.version, request.explain, request.min_probability)
-        if request.decide is not None:
+        if request.decide:
             check_decide(model.live, request.decide, way is None)
         return way
 
@@ -279,28 +301,34 @@ class Classify:
         if way is not None:
             return PendingAnswer(request, vector, config, warning, ranking_request(model, way, vector, request))
         live = model.live
-        filters = (request.k, request.include, request.exclude, request.threshold)
-        decided = None
-        if live.decisions.on:
-            agreement = None if request.decide is None else request.decide.agreement
-            decided = live.decide(vector, *filters, request.min_probability, request.zero_shot, agreement)
-            ranking = decided.labels
-        elif live.calibration.on or request.min_probability is not None:
-            ranking = live.rank_estimated(vector, *filters, request.min_probability, request.zero_shot)
+        k, least, ancestor, decided = request.k, request.min_probability, None, None
+        chosen = (max(k, SUMMED) if request.levels else k, request.include, request.exclude)
+        if live.decisions.on and request.decide is not False:
+            agreement = request.decide.agreement if isinstance(request.decide, DecideOptions) else None
+            decided = live.decide(vector, *chosen, request.zero_shot, agreement)
+            ranking = decided.ranking
+        elif live.calibration.on or least is not None:
+            ranking = live.rank_estimated(
+                vector, *chosen, request.threshold, None if request.levels else least, request.zero_shot
+            )
         else:
-            ranking = live.rank(vector, *filters, request.zero_shot)
-        if not request.explain and not request.remember and not request.names:
-            if decided is None:
-                plain = self._answers.plain(live, ranking, model.offset)
-            else:
-                plain = self._answers.decided(live, decided, model.offset)
+            ranking = live.rank(vector, *chosen, request.threshold, request.zero_shot)
+        if request.levels or decided is not None:
+            every, ranking = ranking, filtered(ranking.first(k), request.threshold, least)
+            if request.levels and least is not None and not len(ranking.class_ids):
+                ancestor = surest_ancestor(live, every, least)
+        if decided is not None and decided.decision == "answer":
+            ranking = decided.applied
+        if not (request.explain or request.remember or request.names or request.levels):
+            plain = self._answers.plain(live, ranking, model.offset)
+            if decided is not None:
+                plain = b"%b,%b" % (plain[:-1], encoder.encode(decision_of(live, decided))[1:])
             return plain if warning is None else add_warning(plain, warning)
         answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
-        if decided is not None:
-            for field, value in decision_of(live, decided).items():
-                setattr(answer, field, value)
-        if request.names:
-            add_names(live, answer.labels)
+        answer.ancestor = ancestor
+        for field, value in (decision_of(live, decided) if decided is not None else {}).items():
+            setattr(answer, field, value)
+        _add_facts(live, request, answer.labels)
         if request.remember:
             return PendingAnswer(request, vector, config, warning, answer)
         answer.warning = warning
@@ -324,8 +352,7 @@ class Classify:
             answer = one.ranked
             if isinstance(answer, RankingRequest):
                 scored = [ScoredLabel(label, score) for label, score in next(ranked)]
-                if one.request.names:
-                    add_names(model.live, scored)
+                _add_facts(model.live, one.request, scored)
                 answer = ClassifyAnswer(scored, str(answer.offset), answer.loaded.card.id)
             answer.warning = one.warning
             complete[at] = encoder.encode(answer)
@@ -350,27 +377,40 @@ class Classify:
         return encoder.encode(answer)
 
 
-def check_decide(live: LiveModel, options: DecideOptions, by_index: bool) -> None:
+def check_decide(live: LiveModel, options: DecideOptions | bool, by_index: bool) -> None:
     """Raise InvalidInstance if a request asks for a decision that the model does not make."""
-    if live.config.decide is None:
-        raise InvalidInstance("decide needs a model that decides; configure it with decide", "decide")
-    if not by_index:
-        raise InvalidInstance("decide is available for the index only: ask for the version live", "decide")
+    if live.config.decide is None or not by_index:
+        way = "configure it with decide" if by_index else "ask for the version live"
+        raise InvalidInstance(f"decide needs the index of a model that decides; {way}", "decide")
     least = live.config.decide.agreement
-    if options.agreement is not None and options.agreement < least:
+    if isinstance(options, DecideOptions) and options.agreement is not None and options.agreement < least:
         raise InvalidInstance(
-            f"decide.agreement is below the model's {least:g}: what the model would defer is not audited; configure "
-            "the model with less",
+            f"decide.agreement must be at least the model's, {least:g}; configure the model with less",
             "decide.agreement",
         )
+
+
+def unknown_in(live: LiveModel, request: ClassifyRequest) -> list[tuple[str, str]]:
+    """Return the labels of ``include`` and ``exclude`` that the model does not know, each with the field."""
+    if request.include is None and request.exclude is None:
+        return []
+    chosen = ("include", request.include or ()), ("exclude", request.exclude or ())
+    return [(field, label) for field, labels in chosen for label in labels if live.find(label) < 0]
+
+
+def _add_facts(live: LiveModel, request: ClassifyRequest, labels: list[ScoredLabel]) -> None:
+    if request.names:
+        add_names(live, labels)
+    if request.levels:
+        add_paths(live, labels)
 
 
 def ranking_request(
     model: ReplicatedModel, loaded: LoadedVersion, vector: bytes, request: ClassifyRequest
 ) -> RankingRequest:
-    exclude: Collection[str] | None = request.exclude
+    include, exclude = map(model.live.with_those_below, (request.include, request.exclude))
     if not request.zero_shot:
         unlearned = model.live.unlearned()
         exclude = unlearned.union(exclude) if exclude else unlearned
     renamed = model.live.renamed(named_at(loaded))
-    return RankingRequest(loaded, vector, request.k, request.include, exclude, request.threshold, model.offset, renamed)
+    return RankingRequest(loaded, vector, request.k, include, exclude, request.threshold, model.offset, renamed)

@@ -631,7 +631,7 @@ class ServiceBackend:
         """Yield at most ``k`` labels for each row. The ranking reflects everything learned through this object."""
         instances = (InputInstance(**_input(row)) for row in rows)
         with Client(self._url, key=self._key) as client:
-            for answer in client.model(self.name).classify_many(instances, k=k, min_offset=self._offset):
+            for answer in client.model(self.name).classify_many(instances, k=k, min_offset=self._offset, decide=False):
                 if isinstance(answer, Refused):
                     raise answer
                 yield [(one.label, one.score, one.probability or 0.0) for one in answer.labels]

@@ -94,12 +94,13 @@ class ClassifyOptions(TypedDict, total=False):
     include: Sequence[str] | None
     exclude: Sequence[str] | None
     explain: bool
+    levels: bool
     names: bool
     zero_shot: bool
     version: str | None
     min_offset: str | None
     remember: bool
-    decide: Mapping[str, float] | None
+    decide: Mapping[str, float] | bool | None
 
 
 class LearnKwargs(TypedDict, total=False):

@@ -78,7 +78,8 @@ def test_decides_and_learns_as_the_oracle_does_bit_for_bit(name):
         decisions.add(decision)
         assert (found.decision, found.candidates.tolist()) == (decision, candidates)
         assert found.audit == (decision != "defer" and is_audited(vector))
-        assert found.labels.class_ids.tolist() == (applied or [one[0] for one in ranked[:3]])
+        assert found.applied.class_ids.tolist() == applied
+        assert found.ranking.class_ids.tolist() == [one[0] for one in ranked]
         oracle.learn(vector, ranked, plain, [model.labels.find(label.encode()) for label in labels])
         learn(model, [(words, q, labels)])
     state = model.decisions.arrays
@@ -149,7 +150,7 @@ def test_without_evidence_nothing_is_answered_and_a_change_ends_the_answers():
         words, label = [f"k{at % 6}", f"n{at}"], f"c{(at + 1) % 6}"
         found = model.decide(vector_of(words, None), 1)
         if found.decision == "answer":
-            answers.append(model.label(int(found.labels.class_ids[0])) == label)
+            answers.append(model.label(int(found.applied.class_ids[0])) == label)
         if found.decision != "answer" or found.audit:
             learn(model, [(words, None, [label])])
     assert answers.count(False) < 150

@@ -47,6 +47,10 @@ CANDIDATES = (
 )
 NO_LABEL_FITS = "No label fits the instance. It has no labels then."
 
+LEVELS = (
+    "Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it "
+    "together with all labels below it."
+)
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "additionalProperties": {
@@ -72,8 +76,8 @@ VECTOR = (
 )
 
 WARNING = (
-    "Only if the model ignores negative numbers of an instance; names those of the first such instance. With NDJSON, "
-    "only in the answer to the first such line of a request."
+    "Only if the model ignores negative numbers of an instance, or does not know a label of `include` or `exclude`; "
+    "names those of the first such instance. With NDJSON, only in the answer to the first such line of a request."
 )
 
 LABELS = "The true labels, at most 100; at least one unless `rejected` or `ignored` has one, or `none` is true."
@@ -110,7 +114,7 @@ class Instance(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
 
 
 class DecideOptions(Struct, forbid_unknown_fields=True, gc=False):
-    """Options of a decision."""
+    """Options of a decision, by the index of a model with `decide`."""
 
     agreement: Annotated[float, Meta(ge=0.5, le=0.999, description=DECIDE_AGREEMENT)] | None = None
 
@@ -121,8 +125,9 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
     k: Annotated[int, Meta(ge=1, le=MAX_K, description="Maximum number of labels in an answer.")] = 10
     threshold: Annotated[float, Meta(description="Minimum score of the labels in an answer.")] | None = None
     min_probability: Annotated[float, Meta(ge=0, le=1, description=MIN_PROBABILITY)] | None = None
-    include: Annotated[Chosen, Meta(description="Rank only these labels.")] | None = None
-    exclude: Annotated[Chosen, Meta(description="Do not rank these labels.")] | None = None
+    include: Annotated[Chosen, Meta(description="Rank only these labels and those below them.")] | None = None
+    exclude: Annotated[Chosen, Meta(description="Do not rank these labels and those below them.")] | None = None
+    levels: Annotated[bool, Meta(description=LEVELS)] = False
     explain: Annotated[bool, Meta(description=EXPLAIN)] = False
     version: (
         Annotated[
@@ -150,7 +155,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
         True
     )
     remember: Annotated[bool, Meta(description="Store the instance for a later label.")] = False
-    decide: Annotated[DecideOptions, Meta(description="Only of a model with `decide`, by the index.")] | None = None
+    decide: DecideOptions | Annotated[bool, Meta(description="False: rank only.")] | None = None
     instances: Annotated[list[Instance], Meta(min_length=1, description="A batch.")] | None = None
 
 
@@ -200,6 +205,15 @@ class ScoredLabel(Struct, omit_defaults=True, gc=False):
         ]
         | None
     ) = None
+    path: Annotated[list[str], Meta(description="Only with `levels`: from the root to this label.")] | None = None
+
+
+class Ancestor(Struct, gc=False):
+    """A label, and the sum of the probabilities of the best 100 labels that are it or below it, at most 1."""
+
+    label: str
+    probability: float
+    path: list[str]
 
 
 class ClassifyAnswer(Struct, omit_defaults=True, gc=False):
@@ -221,6 +235,7 @@ class ClassifyAnswer(Struct, omit_defaults=True, gc=False):
         | None
     ) = None
     warning: Warned = None
+    ancestor: Ancestor | None = None
 
 
 class ClassifyBatchAnswer(Struct, omit_defaults=True, gc=False):
