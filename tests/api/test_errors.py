@@ -229,7 +229,8 @@ CONFIGS: dict[str, Any] = {
     "w_mix": 1, "w_min": "0.1", "d_max": 0, "margin": -1, "leak": 1, "rating": None, "boolean": "yes", "memory": 0,
     "max_features": 0, "max_classes": -1, "update": "sgd", "analyzer": "word", "analyzer.kind": "sentence",
     "analyzer.ngrams": [3, 1], "analyzer.language": "fi", "negative": "absolute", "numbers": "log", "implicit": 2,
-    "calibrate": "yes", "rerank": True, "rows": True, "max_memory": 2**20 - 1, "analyzer.embed": "wordllama",
+    "calibrate": "yes", "decide": True, "decide.agreement": 1, "decide.audit": 0, "rerank": True, "rows": True,
+    "max_memory": 2**20 - 1, "analyzer.embed": "wordllama",
 }  # fmt: skip
 """A value that no model (or none with ``fsu``) takes, by the field."""
 MORE_CONFIGS: list[tuple[Any, str]] = [

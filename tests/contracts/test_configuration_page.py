@@ -10,10 +10,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from abound_core.config import FIXED_AFTER_LEARNING, AnalyzerConfig, ModelConfig
+from abound_core.config import FIXED_AFTER_LEARNING, AnalyzerConfig, DecideConfig, ModelConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 ROW = re.compile(r"^\| `([\w.]+)` \| `(.*?)` \| (yes|no) \| (.*) \| `(.*)` \|$", re.MULTILINE)
+PARTS: dict[str, Any] = {"analyzer": AnalyzerConfig, "decide": DecideConfig}
 ROWS = {name: cells for name, *cells in ROW.findall(PAGE.read_text())}
 FITTING: dict[str, dict[str, Any]] = {name: {"update": "sls"} for name in ("analyzer.embed", "rows", "rerank")}
 """Fields that an example needs beside itself."""
@@ -23,8 +24,8 @@ def described(kind: Any, prefix: str = "") -> dict[str, str | None]:
     """The descriptions by the names of the fields; None: the code has none."""
     found: dict[str, str | None] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        if name == "analyzer":
-            found |= described(AnalyzerConfig, "analyzer.")
+        if name in PARTS:
+            found |= described(PARTS[name], f"{name}.")
         else:
             found[prefix + name] = get_args(hint)[1].description if get_origin(hint) is Annotated else None
     return found
@@ -44,7 +45,10 @@ def test_every_field_is_described_as_in_the_code_and_no_other() -> None:
 
 def test_defaults_and_what_is_fixed_are_those_of_the_code() -> None:
     plain = ModelConfig(update="sls").to_dict() | {"update": ModelConfig().update}  # fsu has no rows
-    flat = plain | {f"analyzer.{one.name}": plain["analyzer"][one.name] for one in fields(AnalyzerConfig)}
+    flat = plain | {
+        f"{part}.{one.name}": getattr(kind(), one.name) for part, kind in PARTS.items() for one in fields(kind)
+    }
+    flat["analyzer.ngrams"] = list(flat["analyzer.ngrams"])
     assert {name: json.loads(cells[0]) for name, cells in ROWS.items()} == {name: flat[name] for name in ROWS}
     fixed = {name for name, cells in ROWS.items() if cells[1] == "yes"}
     assert fixed == {name for name in ROWS if name.partition(".")[0] in FIXED_AFTER_LEARNING}

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def coming(monkeypatch: pytest.MonkeyPatch) -> dict[str, Future[None]]:
     """A process in which these groups are being compiled."""
-    futures: dict[str, Future[None]] = {group: Future() for group in ("sls", "reranked", "calibrated")}
+    futures: dict[str, Future[None]] = {group: Future() for group in ("sls", "reranked", "calibrated", "decided")}
     monkeypatch.setattr(kernel_compiler, "coming", futures)
     return futures
 

@@ -102,6 +102,20 @@ with served() as service:
         post(f"{name}/classify", {"vector": [1, 2], "min_probability": 0.1})
         assert service.http.get(name).json()["digest"]
     print(sorted(loaded() - before))
+
+    warmup("decided")
+    before = loaded()
+    for update in ("fsu", "sls"):
+        name = f"/models/d{update}"
+        assert service.http.put(name, json={"update": update, "decide": {}}).is_success
+        for n in range(9):
+            post(f"{name}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
+            post(f"{name}/learn", {"text": f"a b{n}", "none": True})
+        post(f"{name}/classify", {"text": "a", "exclude": ["y1"]})
+        assert service.http.get(f"{name}/stats").json()["decisions"]["all"]["n"] == 18
+    post("/models/dsls/learn", {"text": "a", "vector": [1, 2], "labels": ["x"]})
+    post("/models/dsls/classify", {"vector": [1, 2]})
+    print(sorted(loaded() - before))
 """
 
 
@@ -113,4 +127,4 @@ def test_a_model_asks_for_no_kernel_outside_of_its_groups() -> None:
     )
     assert done.returncode == 0, done.stderr
     lacking = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    assert lacking == ["[]"] * 4  # the default model, sls, calibrated ones, re-ranking ones
+    assert lacking == ["[]"] * 5  # the default model, sls, calibrated ones, re-ranking ones, deciding ones

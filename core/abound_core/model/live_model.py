@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import typeof, types
 
-from abound_core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, ModelConfig
+from abound_core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, DecideConfig, ModelConfig
 from abound_core.errors import Conflict, Contradiction, InvalidInstance
 from abound_core.index import index
 from abound_core.index import learning_kernels as learning
@@ -689,8 +689,8 @@ STATE_GROUP = "state"  # digests, saves and restores a model of any configuratio
 def groups_of(config: ModelConfig) -> list[str]:
     """Return the groups of kernels with which a model learns and answers, in addition to ``DEFAULT_GROUPS``."""
     is_sls = config.update == "sls"
-    reranked = (is_sls and config.rerank is not False) or config.decide is not None
-    used = {"sls": is_sls, "reranked": reranked, "calibrated": config.estimates}
+    used = {"sls": is_sls, "reranked": is_sls and config.rerank is not False, "calibrated": config.estimates}
+    used["decided"] = config.decide is not None
     return [group for group in used if used[group]]
 
 
@@ -765,6 +765,13 @@ def _warm_calibrated() -> None:
         model.rank_estimated(_WARMING, 10)
 
 
+def _warm_decided() -> None:
+    for update in ("fsu", "sls"):
+        model = _learned(ModelConfig(update=update, decide=DecideConfig()))
+        model.decide(_WARMING, 10)
+        model.stats()
+
+
 def _warm_reranked() -> None:
     vector = add_dense(_WARMING, b"\1\2", 0.1)
     model = _learned(ModelConfig(update="sls"), vector)
@@ -804,5 +811,6 @@ GROUPS = {
     STATE_GROUP: _warm_state,
     "sls": _warm_sls,
     "reranked": _warm_reranked,
+    "decided": _warm_decided,
     "calibrated": _warm_calibrated,
 }

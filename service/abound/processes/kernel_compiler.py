@@ -58,7 +58,7 @@ def load_all() -> None:
     if not kernel_cache.is_complete():
         with _compile_lock():
             other = _start(_compile_answering_and_methods)
-            warmup("learning", STATE_GROUP, "sls", "reranked")
+            warmup("learning", STATE_GROUP, "sls", "reranked", "decided")
             other.join()
             if other.exitcode:
                 raise CannotStart(
