@@ -17,10 +17,10 @@ This is recursive least squares with forgetting, for the logistic loss. Calibrat
 
 **Answers** are more careful than the estimates that are counted, as long as there are few events. Of the newest pairs
 with an estimate in a tenth of 0..1, let T be the number of true ones and E the sum of their estimates. In the middle of
-a tenth the answer is the estimate times min(1, T / (E + ``DOUBT``)), but at least the answer in the middle of the one
-before; in between it is linear. A probability does not fall where the score and its lead on the second rise together,
-for scores up to 1: in an answer the weight of ``log`` counts as at least 0, and that of the score is raised if it must
-be.
+a tenth the answer is the estimate times min(1, (T + 0.1) / (E + ``DOUBT``)), but at least the answer in the middle of
+the one before; in between it is linear. A probability does not fall where the score and its lead on the second rise
+together, for scores up to 1: in an answer the weight of ``log`` counts as at least 0, and that of the score is raised
+if it must be.
 """
 
 import numpy as np
@@ -105,7 +105,7 @@ def put_knots(bins, knots):
     """Write the answers in the middle of each tenth, after that for 0 and before that for 1 (``N_KNOTS``)."""
     knots[0], share = 0.0, 0.0
     for b in range(N_BINS):
-        n_true = bins[BEFORE, b, TRUE] + bins[NOW, b, TRUE]
+        n_true = bins[BEFORE, b, TRUE] + bins[NOW, b, TRUE] + 0.1  # so that nothing is impossible
         share = min(n_true / (bins[BEFORE, b, ESTIMATES] + bins[NOW, b, ESTIMATES] + DOUBT), 1.0)
         knots[b + 1] = max(knots[b], (b + 0.5) / N_BINS * share)
     knots[N_BINS + 1] = max(knots[N_BINS], share)

@@ -11,7 +11,7 @@ else 1. With k = 1 - 1 / ``REMEMBERED`` for each that counts:
 - **Outcomes.** For its first label (for its best ``N_BEST``, once instances have several labels) in the bin of the
   probability's logit: n <- k n + 1, right <- k right + (1 if true), traffic <- k traffic + weight. Other bins: times k.
 - **Scores.** Histograms of the best score: one of known instances (with weights), one of examples of none, which have
-  no label, or only labels that were new. The first forgets with k = 1 - 1 / ``KNOWN_REMEMBERED``: scores rise at first.
+  no label, or only labels that were new. They forget faster (``KNOWN_REMEMBERED``), as scores rise at first.
 - **Sets.** Of what was deferred: theta <- theta + 2 max(1 / sqrt(t), .02) (miss - (1 - coverage)). A set has the labels
   with ln(.02 + s_1) - ln(.02 + s) <= theta (adaptive conformal inference: Gibbs and Candes 2021; Angelopoulos et al.
   2022).
@@ -36,42 +36,29 @@ from abound_core.numba.top_k import N_BEST
 
 DEFER, ANSWER, NONE = range(3)
 
-AGREEMENT, AUDIT, NONE_SHARE, COVERAGE = range(4)
-"""Places in ``params``."""
+AGREEMENT, AUDIT, NONE_SHARE, COVERAGE = range(4)  # places in ``params``
 
-N_PARAMS = 4
+N, RIGHT, TRAFFIC = range(3)  # columns of ``outcomes``
 
-N_BINS = 50
-LOWEST_LOGIT, BINS_PER_LOGIT = -4.0, 5.0
-N, RIGHT, TRAFFIC = range(3)
-"""Columns of ``outcomes``."""
-
-N_SCORES = 128
-LOWEST_LOG, BINS_PER_LOG = -4.0, 24.0
-KNOWN, EXAMPLES = range(2)
-"""Rows of ``scores``."""
+KNOWN, EXAMPLES = range(2)  # rows of ``scores``
 
 THETA, DEFERRED, HELD, REACHED, TRUE_LABELS = range(5)
 """Places in ``sets``: theta; instances with a set; those of which it held a true label, and those of which the best
 ``MOST_CANDIDATES`` labels did, both with k; and the mean number of labels beyond one, with k = 1 - 1 / 200.
 """
 
-N_SETS = 5
-
 LABELS, RIGHT_LABELS = 3, 4
 """Places in ``totals`` after the instances that counted by decision: labels of audited answers, and right ones."""
 
-N_TOTALS = 5
+N_PARAMS, N_SETS, N_TOTALS = 4, 5, 5
+N_BINS, LOWEST_LOGIT, BINS_PER_LOGIT = 50, -4.0, 5.0
+N_SCORES, LOWEST_LOG, BINS_PER_LOG = 128, -4.0, 24.0
 NEWEST = 1000
-
 REMEMBERED = 2000.0
-KNOWN_REMEMBERED = 500.0
+KNOWN_REMEMBERED, EXAMPLES_REMEMBERED = 500.0, 1000.0
 DEVIATIONS = 1.0
-LEAST_EVENTS = 30.0
-LEAST_KNOWN = 100.0
-LEAST_EXAMPLES = 20.0
-MOST_CANDIDATES = 50
-MOST_THETA = 20.0
+LEAST_EVENTS, LEAST_KNOWN, LEAST_EXAMPLES = 30.0, 100.0, 20.0
+MOST_CANDIDATES, MOST_THETA = 50, 20.0
 
 _KEY = np.uint64(0x61756469742E2E2E), np.uint64(0x2E2E61626F756E64)
 _PER_HASH = 1.0 / 2.0**53
@@ -106,12 +93,13 @@ def lower_bound(share, n):
 
 
 @kernel
-def put_curve(outcomes, n_labels, curve):
-    """Write for each bin the traffic, the agreement and its lower bound (0 without evidence) from it on upwards.
+def put_curve(outcomes, n_labels, target, curve):
+    """Write what each bin as the threshold would answer; return the lowest that meets the target, else ``N_BINS``.
 
-    ``n_labels`` is the mean number of labels of an instance, ``curve`` float64, shape (N_BINS, 3).
+    ``n_labels`` is the mean number of labels of an instance. ``curve``, float64, shape (N_BINS, 3), has traffic,
+    agreement and its lower bound, 0 without evidence.
     """
-    traffic, right, squares = 0.0, 0.0, 0.0
+    threshold, traffic, right, squares = N_BINS, 0.0, 0.0, 0.0
     for b in range(N_BINS - 1, -1, -1):
         n, weight = outcomes[b, N], outcomes[b, TRAFFIC]
         if n > 0.0:
@@ -120,20 +108,10 @@ def put_curve(outcomes, n_labels, curve):
             squares += weight * weight / n
         curve[b, 0], curve[b, 1], curve[b, 2] = traffic, 0.0, 0.0
         if squares > 0.0:
-            worth, share = traffic * traffic / squares / n_labels, min(right / traffic, 1.0)
-            curve[b, 1] = share
-            curve[b, 2] = lower_bound(share, worth) if worth >= LEAST_EVENTS else 0.0
-
-
-@kernel
-def find_threshold(outcomes, n_labels, target):
-    """Return the lowest bin from which on labels may be applied; ``N_BINS`` if there is none."""
-    curve = np.empty((N_BINS, 3), np.float64)
-    put_curve(outcomes, n_labels, curve)
-    for b in range(N_BINS):
-        if curve[b, 2] >= target:
-            return b
-    return N_BINS
+            worth, curve[b, 1] = traffic * traffic / squares / n_labels, min(right / traffic, 1.0)
+            curve[b, 2] = lower_bound(curve[b, 1], worth) if worth >= LEAST_EVENTS else 0.0
+            threshold = b if curve[b, 2] >= target else threshold
+    return threshold
 
 
 @kernel
@@ -166,7 +144,7 @@ def decide(decisions, plain, estimates, n, target, applied):
 
     ``plain`` is the index's best score, ``estimates`` the probabilities of the best ``n`` labels.
     """
-    threshold = find_threshold(decisions.outcomes, 1.0 + decisions.sets[TRUE_LABELS], target)
+    threshold = put_curve(decisions.outcomes, 1.0 + decisions.sets[TRUE_LABELS], target, np.empty((N_BINS, 3)))
     decision, judged = DEFER, n_judged(decisions, n)
     for i in range(N_BEST):
         applied[i] = i < judged and bin_of(estimates[i]) >= threshold
@@ -244,7 +222,7 @@ def judge(decisions, calibration, audited, ids, scores, n, plain, class_ids, n_t
     row, place = KNOWN if is_known else EXAMPLES, score_bin(plain)
     for b in range(N_SCORES):
         decisions.scores[KNOWN, b] *= 1.0 - 1.0 / KNOWN_REMEMBERED
-        decisions.scores[EXAMPLES, b] *= keep
+        decisions.scores[EXAMPLES, b] *= 1.0 - 1.0 / EXAMPLES_REMEMBERED
     decisions.scores[row, place] += weight if is_known else 1.0
     if is_known and decision == DEFER:
         sets[DEFERRED] = keep * sets[DEFERRED] + 1.0

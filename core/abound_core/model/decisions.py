@@ -71,30 +71,28 @@ class Decisions:
         if not self.on:
             return None
         params, outcomes, scores, sets, totals, newest, _ = self.arrays
-        n = int(totals[: kernels.LABELS].sum())
-        codes = newest[: min(n, kernels.NEWEST)].astype(np.int64)
-        recent = np.bincount(codes & 3, minlength=kernels.LABELS), (codes >> 2 & 7).sum(), (codes >> 5).sum()
-        threshold = int(kernels.find_threshold(outcomes, 1.0 + sets[kernels.TRUE_LABELS], params[kernels.AGREEMENT]))
-        held, reached = (
-            float(sets[place] / sets[kernels.DEFERRED]) if sets[kernels.DEFERRED] else None
-            for place in (kernels.HELD, kernels.REACHED)
-        )
-        bound = int(kernels.find_bound(scores, params[kernels.NONE_SHARE]))
+        n, curve = int(totals[: kernels.LABELS].sum()), np.empty((kernels.N_BINS, 3))
+        codes = newest[:n].astype(np.int64)
+        recent = np.append(np.bincount(codes & 3, minlength=3), [(codes >> 2 & 7).sum(), (codes >> 5).sum()])
+        threshold = int(kernels.put_curve(outcomes, 1.0 + sets[kernels.TRUE_LABELS], params[kernels.AGREEMENT], curve))
+        bound, deferred = int(kernels.find_bound(scores, params[kernels.NONE_SHARE])), sets[kernels.DEFERRED]
         return {
             "agreement": float(params[kernels.AGREEMENT]),
             "threshold": probability_of(threshold) if threshold < kernels.N_BINS else None,
-            "all": self._shares(
-                totals[: kernels.LABELS], int(totals[kernels.LABELS]), int(totals[kernels.RIGHT_LABELS])
-            ),
-            "newest": self._shares(recent[0], int(recent[1]), int(recent[2])),
+            "all": self._shares(totals),
+            "newest": self._shares(recent),
             "candidates": {
                 "coverage": float(params[kernels.COVERAGE]),
-                "held": held,
-                "reached": reached,
+                "held": float(sets[kernels.HELD] / deferred) if deferred else None,
+                "reached": float(sets[kernels.REACHED] / deferred) if deferred else None,
                 "reachable": self.reaches_coverage,
             },
             "none_below": math.exp(kernels.LOWEST_LOG + bound / kernels.BINS_PER_LOG) - OFFSET if bound else None,
-            "curve": self.curve(),
+            "curve": [
+                {"threshold": probability_of(b), "share": traffic / curve[0, 0], "agreement": agreement, "low": low}
+                for b, (traffic, agreement, low) in enumerate(curve.tolist())
+                if traffic > 0.0
+            ],
         }
 
     @property
@@ -103,23 +101,12 @@ class Decisions:
         params, sets = self.arrays.params, self.arrays.sets
         return bool(sets[kernels.REACHED] >= params[kernels.COVERAGE] * sets[kernels.DEFERRED])
 
-    def curve(self) -> list[dict[str, float]]:
-        """Return what each threshold would answer: the share of the labels, their agreement and its lower bound."""
-        points = np.empty((kernels.N_BINS, 3))
-        kernels.put_curve(self.arrays.outcomes, 1.0 + self.arrays.sets[kernels.TRUE_LABELS], points)
-        total = points[0, 0]
-        return [
-            {"threshold": probability_of(b), "share": share / total, "agreement": agreement, "low": low}
-            for b, (share, agreement, low) in enumerate(points.tolist())
-            if share > 0.0
-        ]
-
-    def _shares(self, counts: npt.NDArray[np.int64], labels: int, right: int) -> dict[str, Any]:
+    def _shares(self, totals: npt.NDArray[np.int64]) -> dict[str, Any]:
+        counts, (labels, right) = totals[: kernels.LABELS], totals[kernels.LABELS :].tolist()
         weights = counts * np.array([1.0, 1.0 / self.arrays.params[kernels.AUDIT], 1.0])
-        total = max(weights.sum(), 1.0)
         return {
             "n": int(counts.sum()),
-            "shares": dict(zip(NAMES, (weights / total).tolist(), strict=True)),
+            "shares": dict(zip(NAMES, (weights / max(weights.sum(), 1.0)).tolist(), strict=True)),
             "audited": int(counts[kernels.ANSWER]),
             "agreement": right / labels if labels else None,
             "low": float(kernels.lower_bound.py_func(right / labels, labels)) if labels else None,

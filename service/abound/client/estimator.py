@@ -525,7 +525,7 @@ class EstimatorBackend(Protocol):
         ...
 
     def find_none(self, rows: Iterable[Row]) -> Iterator[bool]:
-        """Yield for each row whether the model, which decides, says that no label fits."""
+        """Yield whether a model that decides says that no label fits."""
         ...
 
 

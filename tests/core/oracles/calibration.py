@@ -89,7 +89,7 @@ class Oracle:
         for tenth in range(10):
             pairs = [[p for p in part if min(int(p[0] * 10), 9) == tenth] for part in self.stretches[-2:]]
             expected = sum(sum((p[0] for p in part), 0.0) for part in pairs)
-            share = min(sum(p[1] for part in pairs for p in part) / (expected + 2.5), 1.0)
+            share = min((sum(p[1] for part in pairs for p in part) + 0.1) / (expected + 2.5), 1.0)
             middle = (tenth + 0.5) / 10
             knots.append((middle, max(knots[-1][1], middle * share)))
         knots.append((1.0, max(knots[-1][1], share)))

@@ -42,9 +42,9 @@ DECISION = (
     "`none`: no label of the model fits, or a new one does."
 )
 DECIDE_AGREEMENT = "Share of the applied labels that shall be right; at least that of the model."
-CANDIDATES = (
-    "Only with `defer`: a right label is among these as often as the model's `coverage` says, if that is reachable."
-)
+CANDIDATES = "Only with `defer`: these have a right label as often as `coverage` says, if that is reachable."
+UNREACHABLE = "False: the best 50 labels have a right one less often than `coverage`."
+AUDIT = "True: apply the decision, and send what a person says to `/learn`, too."
 NO_LABEL_FITS = "No label fits the instance. It has no labels then."
 
 LEVELS = (
@@ -225,15 +225,9 @@ class ClassifyAnswer(Struct, omit_defaults=True, gc=False):
     id: Annotated[str, Meta(description="Only with `remember`.")] | None = None
     remembered: Annotated[bool, Meta(description="False: the instance could not be stored.")] | None = None
     decision: Annotated[Literal["answer", "defer", "none"], Meta(description=DECISION)] | None = None
-    audit: (
-        Annotated[bool, Meta(description="True: apply the decision, and send what a person says to `/learn`, too.")]
-        | None
-    ) = None
+    audit: Annotated[bool, Meta(description=AUDIT)] | None = None
     candidates: Annotated[list[str], Meta(description=CANDIDATES)] | None = None
-    reachable: (
-        Annotated[bool, Meta(description="False: the best 50 labels have a right one less often than `coverage`.")]
-        | None
-    ) = None
+    reachable: Annotated[bool, Meta(description=UNREACHABLE)] | None = None
     warning: Warned = None
     ancestor: Ancestor | None = None
 
