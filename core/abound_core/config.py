@@ -20,16 +20,17 @@ FIXED_AFTER_LEARNING = (
     "analyzer",
     "negative",
     "numbers",
+    "normalize",
     "leak",
     "memory",
     "codes",
 )
 """Fields that cannot change on a model that has learned, because its state would get another meaning."""
 
-VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers")
+VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers", "normalize")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False}
+BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False}
 """Values of fields that a stored configuration may lack, where the default of new models is another one."""
 
 MAX_COUNT = 2**31 - 1
@@ -43,6 +44,11 @@ MAX_CLASSES = (
 NUMBERS = (
     "Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they "
     "are (`raw`)."
+)
+
+NORMALIZE = (
+    "Labels, and names and strings of features, are trimmed and get one form of Unicode (NFC, without invisible "
+    "characters, with one kind of space); texts are compared by case folding instead of lower case."
 )
 
 RERANK = (
@@ -203,6 +209,7 @@ class ModelConfig:
         Meta(description="Ignore negative numbers, or make them features of their own."),
     ] = "ignore"
     numbers: Annotated[Literal["scaled", "raw"], Meta(description=NUMBERS)] = "scaled"
+    normalize: Annotated[bool, Meta(description=NORMALIZE)] = True
     codes: Annotated[
         Literal[4096, 16384],
         Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),

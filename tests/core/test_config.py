@@ -17,8 +17,8 @@ def stored_before(**fields):
 def test_a_stored_model_keeps_its_behaviour():
     for fields in ({}, {"update": "sls"}):
         config = ModelConfig.from_stored(stored_before(**fields))
-        assert config == ModelConfig(numbers="raw", rerank=False, **fields)
-        assert not {"numbers", "rerank"} & set(config.changed_fields())
+        assert config == ModelConfig(numbers="raw", rerank=False, normalize=False, **fields)
+        assert not {"numbers", "rerank", "normalize"} & set(config.changed_fields())
         assert ModelConfig.from_stored(config.to_dict()) == config
         assert ModelConfig.from_stored(ModelConfig(**fields).to_dict()) == ModelConfig(**fields)
 
@@ -38,7 +38,7 @@ def test_models_of_sls_rerank_unless_told_otherwise():
 
 def test_new_models_scale_numbers():
     assert ModelConfig().numbers == ModelConfig.from_dict({}).numbers == "scaled"
-    assert ModelConfig().changed_fields() == {"numbers": "scaled"}
+    assert ModelConfig().changed_fields() == {"numbers": "scaled", "normalize": True}
 
 
 def test_a_loaded_state_keeps_its_behaviour():

@@ -33,7 +33,10 @@ import numpy as np
 from abound_core.errors import InvalidInstance, Malformed
 from abound_core.instances.dense_vector import to_int8
 from abound_core.instances.encoded_vector import EncodedVector, Numbers
+from abound_core.instances.json_fallback import nan_hint
+from abound_core.instances.names import label_texts
 from abound_core.instances.record import EMPTY_VECTOR, pack_labels
+from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
 from abound_core.measures import Ints, LabelSets
 from abound_core.types import Text
@@ -41,8 +44,6 @@ from abound_core.types import Text
 Format = Literal["txt", "svm", "jsonl"]
 
 ANY_FIELD = "*"  # among ignored fields: every field without a role
-
-Vectorize = Callable[[bytes | None, Text | None, bytes | None], bytes]
 
 MAX_DIGITS = 18  # of a whole number in a file
 
@@ -139,10 +140,10 @@ class Dataset:
         return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
 
 
-def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, limits: Limits) -> Dataset:
-    """Vectorize a stream of instances and keep all of them in memory.
+def vectorize_all(instances: Iterable[DatasetInstance], vectorizer: Vectorizer, limits: Limits) -> Dataset:
+    """Vectorize a stream of instances, as the model of ``vectorizer`` does, and keep all of them in memory.
 
-    ``vectorize`` is that of the model that will learn. Raises Malformed for an invalid instance, with its location.
+    Raises Malformed for an invalid instance, with its location.
     """
     vectors: list[bytes] = []
     label_sets: list[list[int]] = []
@@ -150,9 +151,9 @@ def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, li
     ids: dict[str, int] = {}
     packed: dict[tuple[str, ...], bytes] = {(): b""}
     for instance in instances:
-        labels = instance.labels
+        labels = tuple(vectorizer.labels(instance.labels))
         try:
-            vectors.append(vectorize(instance.features, instance.text, instance.dense))
+            vectors.append(vectorizer.vectorize(instance.features, instance.text, instance.dense))
             if labels not in packed:
                 packed[labels] = pack_labels(labels, limits)
         except InvalidInstance as error:
@@ -198,9 +199,9 @@ class _JsonInstance(msgspec.Struct):
     text: Text | None = None
     features: msgspec.Raw = msgspec.Raw(b"null")
     vector: Numbers | EncodedVector | None = None
-    labels: list[str | int] | None = None
-    rejected: list[str | int] | None = None
-    ignored: list[str | int] | None = None
+    labels: list[str | int | float | None] | None = None
+    rejected: list[str | int | float | None] | None = None
+    ignored: list[str | int | float | None] | None = None
     weight: float | None = None
     key: str | None = None
     source: str | None = None
@@ -227,15 +228,15 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
             f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
         )
     return DatasetInstance(
-        labels=tuple(map(str, fields.labels or ())),
+        labels=tuple(label_texts(fields.labels or (), False)),
         text=fields.text,
         features=features,
         vector=fields.vector,
         file=file,
         line=number,
         fields=() if fields.labels or fields.rejected or fields.ignored else names,
-        rejected=tuple(map(str, fields.rejected or ())),
-        ignored=tuple(map(str, fields.ignored or ())),
+        rejected=tuple(label_texts(fields.rejected or (), False)),
+        ignored=tuple(label_texts(fields.ignored or (), False)),
         weight=1.0 if fields.weight is None else fields.weight,
         key=fields.key,
         source=fields.source,
@@ -257,7 +258,7 @@ def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple
             if str(error).endswith(f"`$.{name}`"):
                 example = f'{{"text": "wheat prices", "{name}": ["grain"]}}'
                 raise Malformed(f"{name} must be a list, as in {example}") from error
-        raise Malformed(f"not an instance in JSON: {error}") from error
+        raise Malformed(f"not an instance in JSON: {error}{nan_hint(line)}") from error
     _check_names(names, ignore)
     return fields, names
 

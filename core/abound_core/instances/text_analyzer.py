@@ -66,8 +66,8 @@ class Analyzer:
     of a length come before the longer ones.
     """
 
-    def __init__(self, config: AnalyzerConfig) -> None:
-        self._config = config
+    def __init__(self, config: AnalyzerConfig, casefold: bool = False) -> None:
+        self._config, self._casefold = config, casefold
         self._lowercase, self._least = config.lowercase, config.min_length
         self._is_unicode = config.kind == "word" and config.boundaries == "unicode"
         self._simple = re.compile(r"\w+" if config.min_length == 1 else rf"\w{{{config.min_length},}}")
@@ -84,10 +84,13 @@ class Analyzer:
 
     def prepare(self, text: str) -> str:
         """Return a text as the configuration normalises it, which can be 18 times as long."""
-        if self._lowercase:
-            text = text.lower()
         if text.isascii():
-            return text
+            return text.lower() if self._lowercase else text
+        if self._lowercase:
+            # The dot of a Turkish capital I is left beside it, and Turkish is written without it on other keyboards.
+            text = text.casefold().replace("i\u0307", "i") if self._casefold else text.lower()
+            if text.isascii():
+                return text
         if self._config.strip_accents:
             text = "".join([letter for letter in _normalized(text, "NFKD") if not unicodedata.combining(letter)])
         return _normalized(text, "NFKC").replace(_VARIATION_SELECTOR, "") if self._is_unicode else text

@@ -17,7 +17,7 @@ from abound.api.answer_json import AnswerEncoder, add_names
 from abound.api.decoding import (
     LONG_TEXT,
     ByteBudget,
-    LineWarnings,
+    Warnings,
     add_warning,
     check_batch,
     decode,
@@ -28,7 +28,6 @@ from abound.api.decoding import (
     vector_immediately,
     vector_of,
     warning_about,
-    with_warning,
 )
 from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.api.ndjson_rates import admit_lines
@@ -58,7 +57,6 @@ from abound.versions.versions import LoadedVersion
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable
 from abound_core.instances.json_fallback import LONG_JSON
-from abound_core.instances.vectorizer import negative_warning
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
 
@@ -108,14 +106,16 @@ class Classify:
         vector = live.vectorizer.vectorize_usual(features) if features is not None and live.serving.is_live else None
         if features is not None and vector is not None:
             request = DEFAULT_OPTIONS
+            warning = warning_about(live, features) if b"-" in features else None
         else:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
             usual = version == LIVE and request.min_offset is None and request.instances is None
             if not usual or request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request)):
                 return self._answer_request(model, request)
-            features, vector = bytes(request.features), vector_immediately(live, request)
-        warning = negative_warning(features) if b"-" in features and live.config.negative == "ignore" else None
+            warnings = Warnings()
+            vector = vector_immediately(live, request, warnings)
+            warning = warnings.first
         answer = self._rank(model, None, vector, request, live.config, warning)
         assert isinstance(answer, bytes)  # by the index, and not remembered
         model.n_classified += 1
@@ -130,7 +130,7 @@ class Classify:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        pace, warnings = TimeSlice(), LineWarnings()
+        pace, warnings = TimeSlice(), Warnings()
         async for group in lines.groups():
             if self._rates.limits(grant):
                 await admit_lines(self._rates, grant, group, learns=False)
@@ -185,33 +185,27 @@ class Classify:
             if instances is not None:
                 answer = await self._batch(model, request, instances)
             else:
-                warning = await warning_about(model.live, bytes(request.features))
-                [answer] = await self._complete(model, [await self._rank_one(model, request, warning)])
+                [answer] = await self._complete(model, [await self._rank_one(model, request, Warnings())])
         model.n_classified += n
-        if instances is not None:
-            answer = await with_warning(model.live, answer, (one.features for one in instances))
         return 200, answer
 
-    async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: LineWarnings) -> bytes | PendingAnswer:
+    async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: Warnings) -> bytes | PendingAnswer:
         if line.error is not None:
             raise line.error
         request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         await self._wait(model, request)
-        warning = await warnings.of(model.live, request.features)
-        answer = await self._rank_one(model, request, warning)
-        warnings.is_given |= warning is not None
-        return answer
+        return await self._rank_one(model, request, warnings)
 
     async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request, len(instances), self._max_batch)
-        pace, room = TimeSlice(), ByteBudget(self._request_bytes)
+        pace, room, warnings = TimeSlice(), ByteBudget(self._request_bytes), Warnings()
         vectors = []
         for at, instance in enumerate(instances):
             config = model.live.config
             try:
-                vector = await vector_of(model.live, instance)
+                vector = await vector_of(model.live, instance, warnings)
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             room.reserve(len(vector))
@@ -232,16 +226,19 @@ class Classify:
                 break  # else another version has become active meanwhile: rank again with that one
         offset = self._answers.offset_text(model.offset)
         results = await self._complete(model, answers, room=room)
-        return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
+        answer = b'{"results":[%b],"offset":"%b","version":"%b"}' % (
             b",".join(results),
             offset.encode(),
             (LIVE if way is None else way.card.id).encode(),
         )
+        return add_warning(answer, warnings.first)
 
     async def _rank_one(
-        self, model: ReplicatedModel, request: ClassifyRequest, warning: str | None
+        self, model: ReplicatedModel, request: ClassifyRequest, warnings: Warnings
     ) -> bytes | PendingAnswer:
-        config, vector = model.live.config, await vector_of(model.live, request)
+        config, before = model.live.config, warnings.first
+        vector = await vector_of(model.live, request, warnings)
+        warning = None if before else warnings.first
         return self._rank(model, await self._choose(model, request), vector, request, config, warning)
 
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
@@ -337,8 +334,10 @@ class Classify:
 def ranking_request(
     model: ReplicatedModel, loaded: LoadedVersion, vector: bytes, request: ClassifyRequest
 ) -> RankingRequest:
-    exclude: Collection[str] | None = request.exclude
+    # Labels of a version that was fitted for a model are in the same form as the model's.
+    include = None if request.include is None else model.live.vectorizer.labels(request.include)
+    exclude: Collection[str] = model.live.vectorizer.labels(request.exclude)
     if not request.zero_shot:
         unlearned = model.live.unlearned()
         exclude = unlearned.union(exclude) if exclude else unlearned
-    return RankingRequest(loaded, vector, request.k, request.include, exclude, request.threshold, model.offset)
+    return RankingRequest(loaded, vector, request.k, include, exclude, request.threshold, model.offset)

@@ -30,7 +30,7 @@ class RankingRequest(NamedTuple):
     offset: Offset  # that the answer names
 
     def can_batch_with(self, other: RankingRequest) -> bool:
-        alike = self.include is other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
+        alike = self.include == other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
         return alike and self.loaded is other.loaded and self.k == other.k
 
 

@@ -169,7 +169,9 @@ STREAM = [
     ("update", "digest"), [("fsu", "cd7723e02800b047209bd074545b9fb0"), ("sls", "99a0ed749ee89219c3fc9b532ee60326")]
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
-    config = ModelConfig(update=update, rows=False, numbers="raw", analyzer=AnalyzerConfig(boundaries="simple"))
+    config = ModelConfig(
+        update=update, rows=False, numbers="raw", normalize=False, analyzer=AnalyzerConfig(boundaries="simple")
+    )
     model = LiveModel(config, (1, 2))
     for features, text, label in STREAM:
         record = model.vectorizer.vectorize(features, text) + pack_labels([label], Limits())

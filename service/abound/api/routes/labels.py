@@ -183,11 +183,12 @@ async def put_labels(
     with parts.learning.track_new_classes(known) as new:
         for at, one in enumerate(asked.labels):
             try:
-                if one.label in seen:
+                [one.label] = [label] = known.live.vectorizer.labels([one.label])
+                if label in seen:
                     raise InvalidInstance("label comes twice", "label")
-                seen.add(one.label)
+                seen.add(label)
                 records.append(_record(known.live, one, asked.learn))
-                new.check([one.label])
+                new.check([label])
             except InvalidInstance as error:
                 raise error.inside(f"labels[{at}]") from None
             room.reserve(len(records[-1]))
@@ -203,13 +204,14 @@ async def put_labels(
 
 def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> bytes:
     """Return the record that registers a label, with the vector of its name and description."""
-    label = registration.label
-    if registration.parent == label:
+    [label, *above] = live.vectorizer.labels((registration.label, registration.parent))
+    parent = above[0] if above else None
+    if parent == label:
         raise InvalidInstance("parent is the label itself", "parent")
     if _is_nested(registration.metadata):
         raise InvalidInstance(f"metadata has at most {MAX_NESTING} levels of lists and objects", "metadata")
     labels = pack_labels([label], live.limits)
-    found = LabelDetails(registration.name, registration.description, registration.parent, registration.metadata)
+    found = LabelDetails(registration.name, registration.description, parent, registration.metadata)
     details = encoder.encode(found) if found != NO_DETAILS else b""
     if len(details) > MAX_DETAILS_BYTES:
         raise InvalidInstance(
@@ -264,6 +266,7 @@ async def get_label_by_name(
 
 
 async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> LabelAnswer:
+    [label] = live.vectorizer.labels([label])
     class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
     if class_id < 0:
         raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")
