@@ -35,6 +35,13 @@ BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False}
 
 MAX_COUNT = 2**31 - 1
 
+# fmt: off
+Stemmed = Literal[
+    "ar", "ca", "cs", "da", "de", "el", "en", "eo", "es", "et", "eu", "fa", "fi", "fr", "ga", "hi", "hu", "hy", "id",
+    "it", "lt", "ne", "nl", "no", "pl", "pt", "ro", "ru", "sr", "st", "sv", "ta", "tr", "yi",
+]
+# fmt: on
+
 ROWS = "sls: a small model with many labels keeps a weight for every feature and class, and an intercept per class."
 MAX_CLASSES = (
     "Classes beyond this number are refused. A replica counts its own pending requests but not those of other "
@@ -42,8 +49,8 @@ MAX_CLASSES = (
 )
 
 NUMBERS = (
-    "Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they "
-    "are (`raw`)."
+    "Numbers beside texts and other features: bounded in size, so that no number outweighs them, with the values of "
+    "few digits as features of their own (`exact`) or without (`scaled`); or as they are (`raw`)."
 )
 
 NORMALIZE = (
@@ -125,6 +132,13 @@ class AnalyzerConfig:
     strip_accents: Annotated[bool, Meta(description="Remove accents and other marks from letters.")] = False
     min_length: Annotated[int, Meta(ge=1, le=64, description="Shorter words are ignored.")] = 1
     stop_words: Annotated[Literal["english"] | None, Meta(description="Ignore English stop words.")] = None
+    html: Annotated[
+        bool, Meta(description="Texts are HTML: markup, scripts and styles are removed, the `alt` of images stays.")
+    ] = False
+    stem: Annotated[
+        Stemmed | None,
+        Meta(description="Words: match their forms, by the Snowball stemmer of this language, such as `en`."),
+    ] = None
     embed: Annotated[
         str | None,
         Meta(
@@ -208,7 +222,7 @@ class ModelConfig:
         Literal["ignore", "split"],
         Meta(description="Ignore negative numbers, or make them features of their own."),
     ] = "ignore"
-    numbers: Annotated[Literal["scaled", "raw"], Meta(description=NUMBERS)] = "scaled"
+    numbers: Annotated[Literal["exact", "scaled", "raw"], Meta(description=NUMBERS)] = "exact"
     normalize: Annotated[bool, Meta(description=NORMALIZE)] = True
     codes: Annotated[
         Literal[4096, 16384],

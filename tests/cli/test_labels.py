@@ -105,3 +105,12 @@ def test_a_wrong_file_is_refused(run: Run, url: str, tmp_path: Path, name: str, 
     said = run("register", path, "--url", url)
     assert said.code == 1
     assert why in said.err
+
+
+def test_labels_that_look_alike_are_listed(run: Run, service: Served, url: str) -> None:
+    labels = ["Café", "tea", "CAFE", "ca fe", "milk", "Tea", "teas"]
+    service.http.put("/models/alike", json={}).raise_for_status()
+    service.http.post("/models/alike/learn", json={"features": {"a": 1}, "labels": labels}).raise_for_status()
+    found = json.loads(run("labels", "--model", "alike", "--similar", "--json", "--url", url).stdout)
+    assert found == {"similar": [["Café", "CAFE"], ["Café", "ca fe"], ["tea", "Tea"]]}
+    assert "ca fe" in run("labels", "--model", "alike", "--similar", "--url", url).stdout

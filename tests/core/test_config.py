@@ -37,8 +37,8 @@ def test_models_of_sls_rerank_unless_told_otherwise():
 
 
 def test_new_models_scale_numbers():
-    assert ModelConfig().numbers == ModelConfig.from_dict({}).numbers == "scaled"
-    assert ModelConfig().changed_fields() == {"numbers": "scaled", "normalize": True}
+    assert ModelConfig().numbers == ModelConfig.from_dict({}).numbers == "exact"
+    assert ModelConfig().changed_fields() == {"numbers": "exact", "normalize": True}
 
 
 def test_a_loaded_state_keeps_its_behaviour():
@@ -54,8 +54,8 @@ def test_a_loaded_state_keeps_its_behaviour():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"numbers": "Scaled"}, "numbers must be scaled or raw"),
-        ({"numbers": ["raw"]}, "numbers must be scaled or raw"),
+        ({"numbers": "Scaled"}, "numbers must be exact, scaled or raw"),
+        ({"numbers": ["raw"]}, "numbers must be exact, scaled or raw"),
         ({"codes": 5000}, "codes must be 4096 or 16384"),
         ({"codes": True}, "codes must be 4096 or 16384"),
         ({"update": "sls", "memory": 5.0}, "memory"),

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from abound_core.errors import InvalidInstance
-from abound_core.instances.json_kernels import MOST_OF_A_COUNT
+from abound_core.instances.json_kernels import END_OF_EXACT, EXACT, EXACT_VALUE, MOST_OF_A_COUNT
 from abound_core.instances.names import is_absent, normalized
 from abound_core.instances.record import pack_vector
 from abound_core.limits import Limits
@@ -76,11 +76,12 @@ def is_usable(term: bytes, limits: Limits) -> bool:
 class ActiveFeatures:
     """Keys and values collected so far.
 
-    ``split``: a negative number becomes the value of ``name=-``; otherwise it is ignored. ``scaled``: numbers above 1
-    are scaled and bounded. ``normalize``: names and strings are normalized, and empty strings are absent.
+    ``split``: a negative number becomes the value of ``name=-``; otherwise it is ignored. ``scaled``: 1, numbers above
+    1 are scaled and bounded; EXACT, those of few digits are features of their own, too. ``normalize``: names and strings
+    are normalized, and empty strings are absent.
     """
 
-    def __init__(self, limits: Limits, split: bool, scaled: bool, normalize: bool) -> None:
+    def __init__(self, limits: Limits, split: bool, scaled: int, normalize: bool) -> None:
         self._normalize = normalize
         self._limits = limits
         self._split = split
@@ -175,9 +176,15 @@ class ActiveFeatures:
             return
         self._has_scaled = True
         self._add_part(key, 3.0 / (1.0 + 2.0 / value), name)
-        key += b"@%d" % (math.frexp(value)[1] - 1)
-        if len(key) <= self._limits.max_key_bytes:
-            self._add_part(key, 1.0, name)
+        keys = {key + b"@%d" % (math.frexp(value)[1] - 1): 1.0}
+        if self._scaled == EXACT and value < END_OF_EXACT and round(100.0 * value) / 100.0 == value:
+            digits = b"%.2f" % value
+            digits = digits.rstrip(b"0").rstrip(b".")
+            if len(digits.replace(b".", b"")) < len(str(END_OF_EXACT)):
+                keys[key + b"=" + digits] = EXACT_VALUE
+        for key, part in keys.items():
+            if len(key) <= self._limits.max_key_bytes:
+                self._add_part(key, part, name)
 
     def _add_part(self, key: bytes, value: float, name: str) -> None:
         self._add(key, value, name)

@@ -229,7 +229,41 @@ def _add_large(draft, at, length, value):
     for i in range(to + length + digits, to + length, -1):
         draft.memory[i] = 48 + magnitude % 10
         magnitude //= 10
-    return add(draft, to, length + 1 + digits, 1.0, 1.0)
+    to = add(draft, to, length + 1 + digits, 1.0, 1.0)
+    return _add_exact(draft, at, to, length, value) if draft.rules[SCALED] == EXACT and to >= 0 else to
+
+
+@inner
+def _add_exact(draft, at, to, length, value):
+    """Add the feature ``name=12.5`` for a number of few digits, with the name at ``at`` and room for the key at ``to``.
+
+    Its digits are those of the number in hundredths, without zeros at the end of the decimals.
+    """
+    rest = np.int64(np.rint(100.0 * value)) if value < END_OF_EXACT else np.int64(1)
+    decimals = np.int64(2)
+    is_exact = rest / 100.0 == value
+    while decimals > 0 and rest % 10 == 0:
+        rest //= 10
+        decimals -= 1
+    n = 1
+    while rest >= 10**n:
+        n += 1
+    end = length + 1 + n + (decimals > 0)
+    if not is_exact or rest >= END_OF_EXACT or end > draft.rules[MAX_KEY_BYTES]:
+        return to
+    if to > at:
+        copy_bytes(draft.memory, at, draft.memory, to, length)
+    draft.memory[to + length] = 61
+    i = to + end
+    for _ in range(n):
+        i -= 1
+        draft.memory[i] = 48 + rest % 10
+        rest //= 10
+        decimals -= 1
+        if decimals == 0:
+            i -= 1
+            draft.memory[i] = 46
+    return add(draft, to, end, EXACT_VALUE, EXACT_VALUE)
 
 
 @inlined
@@ -310,7 +344,7 @@ def _read_features(draft, source, to):
     if at == size - 1:
         return to
     while data[at] == 34:
-        if draft.room - to < 2 * draft.rules[MAX_KEY_BYTES] + 32:
+        if draft.room - to < 3 * draft.rules[MAX_KEY_BYTES] + 32:
             return np.int64(NO_ROOM)
         at, to = _add_pair(draft, source, at + 1, to)
         if to < 0:
@@ -356,6 +390,10 @@ UNUSUAL, NO_ROOM = -1, -2  # use ``json_fallback``; double ``memory`` and try ag
 MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, SCALED, NORMALIZE = range(6)
 GENERATION, N_KEYS, MASK, HAS_TEXT, HAS_COUNT, HAS_SCALED = range(6, 12)
 """Places in ``rules``. The caller sets those of the first line; the kernel uses the others."""
+
+EXACT = 2  # of SCALED: numbers of few digits are features of their own, too; 1 is without, 0 is raw
+EXACT_VALUE = 0.5  # of such a feature, beside up to 3 and 1 for the size of the number
+END_OF_EXACT = 10**6  # of the digits of such a number, without its point
 
 MOST_OF_A_COUNT = 16.0  # whole numbers up to this are taken for counts, which are not scaled
 

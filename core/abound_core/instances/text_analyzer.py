@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import regex
+from Stemmer import Stemmer
 
 from abound_core.config import AnalyzerConfig
 
@@ -77,6 +78,9 @@ class Analyzer:
             from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
             self._stop_words = ENGLISH_STOP_WORDS
+        self._stem: Callable[[list[str]], list[str]] | None = None
+        if config.kind == "word" and config.stem is not None:
+            self._stem = Stemmer(config.stem).stemWords
         self._are_tokens = config.kind == "word" and config.ngrams == (1, 1) and not self._stop_words
 
     def __call__(self, text: str) -> list[str]:
@@ -98,12 +102,13 @@ class Analyzer:
     def terms(self, prepared: str) -> Iterable[str]:
         """Return the terms of a prepared text. N-grams are made as they are read."""
         if self._are_tokens:
-            return self._tokens(prepared)
+            return self._stems(self._tokens(prepared))
         config = self._config
         if config.kind == "word":
             tokens = self._tokens(prepared)
             if self._stop_words:
                 tokens = [token for token in tokens if token not in self._stop_words]
+            tokens = self._stems(tokens)
             return tokens if config.ngrams == (1, 1) else _ngrams(tokens, config.ngrams, " ".join)
         text = "".join([_SPACES.sub(" ", piece) for piece in _pieces(prepared, _is_no_space)])
         if config.kind == "char":
@@ -123,6 +128,12 @@ class Analyzer:
         if least > 1:
             tokens = [token for token in tokens if len(token) >= least or not _is_word(token)]
         return tokens
+
+    def _stems(self, tokens: list[str]) -> list[str]:
+        if self._stem is None:
+            return tokens
+        pieces = [self._stem(tokens[at : at + PIECE]) for at in range(0, len(tokens), PIECE)]
+        return [stem for piece in pieces for stem in piece]
 
 
 def _ngrams(parts: Sequence[str], lengths: tuple[int, int], join: Callable[[Any], str]) -> Iterator[str]:

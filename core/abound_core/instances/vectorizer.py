@@ -4,7 +4,7 @@ It is stateless: vectors contain keys, and dense ids are assigned where a vector
 ``abound_core.instances.record`` for the bytes.
 
     features {"rooms": 3}                 rooms        3          numbers <= 0 are ignored, or -3 is rooms=- with 3
-             {"price": 1100}              price        3 / (1 + 2 / 1100), and price@10 1
+             {"price": 1100}              price        3 / (1 + 2 / 1100), price@10 1, and price=1100 1/2
              {"country": "FI"}            country=FI   1
              {"tags": ["a", "b"]}         tags=a 1, tags=b 1
              {"urgent": true}             urgent       1          false is absent
@@ -14,8 +14,9 @@ It is stateless: vectors contain keys, and dense ids are assigned where a vector
 The words of each field of a text have ``analyzer.field_weight`` times the norm of all its words, so that a word of a
 short field counts more than one of a long field.
 
-With ``numbers`` ``scaled``, a number x above 1 that is not a count (a whole number up to 16) has the value 3 / (1 + 2 /
-x), and ``name@k`` is a feature with the value 1, for k = floor(log2(x)). Then the values of all numbers of the instance
+With ``numbers`` ``scaled`` or ``exact``, a number x above 1 that is not a count (a whole number up to 16) has the value
+3 / (1 + 2 / x), and ``name@k`` is a feature with the value 1, for k = floor(log2(x)). With ``exact``, ``name=x`` is a
+feature with the value 1/2 if x has at most two decimals and six digits. Then the values of all numbers of the instance
 are reduced so that their norm is at most that of everything else (words, strings, true, a dense vector), if there is
 anything else. With a text or a dense vector, a count above 1 is enough for that. All other instances get
 the same vector as with ``raw``, where a number is the value of its feature.
@@ -46,6 +47,7 @@ from abound_core.instances import json_kernels as kernels
 from abound_core.instances import text_analyzer as analyzers
 from abound_core.instances import text_encoder
 from abound_core.instances.codes_kernels import WINNERS
+from abound_core.instances.html_text import text_of
 from abound_core.instances.json_fallback import LONG_JSON, ActiveFeatures, is_usable, read_json
 from abound_core.instances.json_kernels import UNUSUAL
 from abound_core.instances.names import is_normal_json, label_texts, normalized
@@ -112,7 +114,7 @@ class Vectorizer:
         self._limits = limits
         self._boolean = config.boolean
         self._split = config.negative == "split"
-        self._scaled = config.numbers == "scaled" and not config.boolean
+        self._scaled = 0 if config.boolean else ("raw", "scaled", "exact").index(config.numbers)
         self._analyzer_config = config.analyzer
         self._normalize = config.normalize
         self._analyzer = analyzers.Analyzer(config.analyzer, casefold=config.normalize)
@@ -162,7 +164,7 @@ class Vectorizer:
                 terms = found if type(found) is list else list(found)
                 lines = _lines(terms, text, self._analyzer_config)
         if text is not None and dense is None and self._analyzer_config.embed is not None:
-            dense = text_encoder.load(self._analyzer_config.embed).encode(text)
+            dense = text_encoder.load(self._analyzer_config.embed).encode(self._plain(text))
         if lines is not None:
             vector = self._read(lines, features) if dense is None else self._read_with(dense, lines, features)
             if vector is not None:
@@ -171,7 +173,7 @@ class Vectorizer:
         active = self._nothing_active()
         active.add_terms(self._weights(counts, fields))
         n_most = self._limits.max_features
-        if features is not None and len(active.keys) + features.count(b'"') > n_most:
+        if features is not None and len(active.keys) + 2 * features.count(b'"') > n_most:
             others = self._nothing_active()
             others.add_pairs(read_json(features))
             if len(active.keys | others.keys) > n_most:
@@ -298,9 +300,12 @@ class Vectorizer:
         if not _is_unicode(text):
             raise InvalidInstance(f"{field} has half of a surrogate pair", field)
         self._check_size(text, field)
-        prepared = self._analyzer.prepare(text)
+        prepared = self._analyzer.prepare(self._plain(text))
         self._check_size(prepared, field, _NORMALIZED)
         return prepared
+
+    def _plain(self, text: str) -> str:
+        return text_of(text) if self._analyzer_config.html else text
 
     def _check_size(self, text: str, field: str, when: str = "") -> None:
         most = self._limits.max_text_bytes

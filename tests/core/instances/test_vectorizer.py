@@ -45,12 +45,12 @@ def plain(
     limits: Limits,
     split: bool,
     boolean: bool,
-    scaled: bool,
+    scaled: int,
     normalize: bool = True,
     terms: list[str] | None = None,
 ) -> bytes:
     def empty() -> ActiveFeatures:
-        return ActiveFeatures(limits, split, scaled and not boolean, normalize)
+        return ActiveFeatures(limits, split, 0 if boolean else scaled, normalize)
 
     active, alone = empty(), empty()
     pairs = read_json(features)
@@ -74,7 +74,7 @@ def outcome(function, *arguments) -> bytes | tuple[str, str]:
 # The rules.
 
 
-RAW, SPLIT = {"numbers": "raw"}, {"negative": "split"}
+RAW, SCALED, SPLIT = {"numbers": "raw"}, {"numbers": "scaled"}, {"negative": "split"}
 MANY = b'{"a": 0, ' + b", ".join([b'"b": 9999999999999999999e80'] * 1000) + b', "c": 1e101}'
 
 
@@ -85,8 +85,13 @@ MANY = b'{"a": 0, ' + b", ".join([b'"b": 9999999999999999999e80'] * 1000) + b', 
         ({}, b'{"t": ["a", "b"], "yes": true, "no": false, "n": -1}', None, {"t=a": 1, "t=b": 1, "yes": 1}),
         (RAW, b'{"a": 1, "b": 2, "t": ["a", "a"]}', "B c b", {"b": 1 + math.log(2) + 2, "c": 1, "a": 1, "t=a": 2}),
         (SPLIT, b'{"a": -3, "b": 4, "c": -0.0}', None, {"a=-": 3, "b": 4}),
-        ({}, b'{"a": 1100, "b": 0.5}', None, {"a": 3 / (1 + 2 / 1100), "a@10": 1, "b": 0.5}),
-        ({}, b'{"a": 3, "b": 62.5}', None, {"a": 3, "b": 3 / (1 + 2 / 62.5), "b@5": 1}),
+        ({}, b'{"a": 1100, "b": 0.5}', None, {"a": 3 / (1 + 2 / 1100), "a@10": 1, "a=1100": 0.5, "b": 0.5}),
+        ({}, b'{"a": 12.50}', None, {"a": 3 / (1 + 2 / 12.5), "a@3": 1, "a=12.5": 0.5}),
+        ({}, b'{"a": 1234.56}', None, {"a": 3 / (1 + 2 / 1234.56), "a@10": 1, "a=1234.56": 0.5}),
+        ({}, b'{"a": 20.01}', None, {"a": 3 / (1 + 2 / 20.01), "a@4": 1, "a=20.01": 0.5}),
+        ({}, b'{"a": 99999.99}', None, {"a": 3 / (1 + 2 / 99999.99), "a@16": 1}),  # too many digits
+        ({}, b'{"a": 1.125}', None, {"a": 3 / (1 + 2 / 1.125), "a@0": 1}),
+        (SCALED, b'{"a": 3, "b": 62.5}', None, {"a": 3, "b": 3 / (1 + 2 / 62.5), "b@5": 1}),
         ({}, b'{"a": 4, "b": 3, "c": "x"}', None, {"a": 4, "b": 3, "c=x": 1}),
         ({}, b'{"a": 16}', "b c", {"b": 1, "c": 1, "a": math.sqrt(2)}),  # a count is bounded beside a text
         (RAW, b'{"a": 1e300}', None, {"a": 1}),
@@ -157,12 +162,12 @@ def test_fields_that_are_refused(fields, field, said):
     ("number", "keys"),
     [
         ("16.0", ["n"]),
-        ("17", ["n", "n@4"]),
-        ("1.5", ["n", "n@0"]),
-        ("1023", ["n", "n@9"]),
-        ("1024", ["n", "n@10"]),
+        ("17", ["n", "n@4", "n=17"]),
+        ("1.5", ["n", "n@0", "n=1.5"]),
+        ("1023", ["n", "n@9", "n=1023"]),
+        ("1024", ["n", "n@10", "n=1024"]),
         ("1e308", ["n", "n@1023"]),
-        ("-17", ["n=-", "n=-@4"]),
+        ("-17", ["n=-", "n=-@4", "n=-=17"]),
     ],
 )
 def test_whole_numbers_up_to_16_are_counts(number, keys):
@@ -201,13 +206,13 @@ def test_numbers_never_outweigh_everything_else(unit, features, text, dense):
 )
 def test_without_a_number_above_1_vectors_are_as_without_scaling(features, text, dense):
     one, other = (
-        vectorizer(numbers=way).vectorize(json.dumps(features).encode(), text, dense) for way in ("raw", "scaled")
+        vectorizer(numbers=way).vectorize(json.dumps(features).encode(), text, dense) for way in ("raw", "exact")
     )
     assert one == other
 
 
 def test_a_magnitude_whose_key_is_too_long_is_left_out():
-    found = vectorizer(SMALL).vectorize(b'{"%s": 100, "%s": 100}' % (b"a" * 10, b"b" * 11), None)
+    found = vectorizer(SMALL, numbers="scaled").vectorize(b'{"%s": 100, "%s": 100}' % (b"a" * 10, b"b" * 11), None)
     assert list(taken_apart(found)) == ["a" * 10, "a" * 10 + "@6", "b" * 11]
 
 
@@ -387,11 +392,11 @@ VECTORIZERS = {
         limits,
         negative="split" if s else "ignore",
         boolean=bool(b),
-        numbers="scaled" if n else "raw",
+        numbers=("raw", "scaled", "exact")[n],
         normalize=bool(u),
     )
     for limits in (Limits(), SMALL)
-    for s, b, n, u in product((0, 1), repeat=4)
+    for s, b, n, u in product((0, 1), (0, 1), (0, 1, 2), (0, 1))
 }
 configurations = st.sampled_from(list(VECTORIZERS))
 
@@ -403,7 +408,7 @@ texts = st.lists(
 
 def check_both(features: bytes, configuration, text: str | None = None) -> None:
     terms = None if text is None else Analyzer(AnalyzerConfig())(text)
-    expected = outcome(plain, features, configuration[0], *map(bool, configuration[1:]), terms)
+    expected = outcome(plain, features, *configuration, terms)
     assert outcome(VECTORIZERS[configuration].vectorize, features, text) == expected
 
 
@@ -422,9 +427,9 @@ usual_names = st.builds(
 
 
 @settings(max_examples=examples(300))
-@given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans(), st.booleans())
+@given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans(), st.integers(0, 2))
 def test_usual_instances_take_the_kernel(features, split, boolean, scaled):
-    configuration = (Limits(), int(split), int(boolean), int(scaled), 0)
+    configuration = (Limits(), int(split), int(boolean), scaled, 0)
     assert VECTORIZERS[configuration].vectorize_usual(features) is not None
     check_both(features, configuration)
 
@@ -441,7 +446,7 @@ def test_usual_instances_take_the_kernel(features, split, boolean, scaled):
 )
 def test_kernel_and_plain_python_agree_on_terms(analyzer, text):
     v = vectorizer(analyzer=analyzer)
-    expected = plain(b'{"a": 2}', Limits(), False, False, True, terms=Analyzer(analyzer)(text))
+    expected = plain(b'{"a": 2}', Limits(), False, False, 2, terms=Analyzer(analyzer)(text))
     assert v.vectorize(b'{"a": 2}', text) == expected
     assert len(taken_apart(expected)) > 2
 
@@ -460,7 +465,7 @@ def test_damaged_json(features, data, configuration):
 @given(objects(), st.integers(0, 60))
 def test_the_kernel_reads_nothing_outside_of_the_object(features, cut):
     """The same bytes with different ones behind them."""
-    v = _Scratch((Limits().max_features, Limits().max_key_bytes, 0, 0, 1, 1))
+    v = _Scratch((Limits().max_features, Limits().max_key_bytes, 0, 0, 2, 1))
     answers = set()
     for poison in (b"\0" * 32, b'"' * 32, b"}" * 32, b"1" * 32):
         view = np.frombuffer(features[:cut] + poison, np.uint8)[: min(cut, len(features))]
@@ -478,7 +483,7 @@ def test_random_large_instances():
         features = (
             "{" + ",".join(f'"{rng.randrange(n):x}-{"y" * rng.randrange(30)}":{rng.random()}' for _ in range(n)) + "}"
         )
-        expected = outcome(plain, features.encode(), Limits(), False, False, True)
+        expected = outcome(plain, features.encode(), Limits(), False, False, 2)
         assert outcome(v.vectorize, features.encode(), None) == expected
         assert n > 10_000 or v.vectorize_usual(features.encode()) is not None
 
@@ -555,7 +560,7 @@ def test_keys_made_to_meet_go_another_way():
     assert 512 < len(features) <= 1024, "so that 512 places are used"
     v = vectorizer()
     assert v.vectorize_usual(features) is None
-    assert v.vectorize(features, None) == plain(features, Limits(), False, False, True)
+    assert v.vectorize(features, None) == plain(features, Limits(), False, False, 2)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from abound_core.errors import InvalidInstance, UnknownLabel
 from abound_core.instances.codes_kernels import PREFIX
 from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
 from abound_core.limits import MAX_DETAILS_BYTES
-from abound_core.model.label_details import words_of
+from abound_core.model.label_details import with_other_number, words_of
 from abound_core.model.label_features import weights_to
 from abound_core.model.live_model import LiveModel
 
@@ -218,7 +218,9 @@ def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> by
             f"the details of a label have at most {MAX_DETAILS_BYTES} bytes as JSON, not {len(details)}",
             "description" if registration.metadata is None else "metadata",
         )
-    name = registration.name or words_of(label)
+    name, analyzer = registration.name or words_of(label), live.config.analyzer
+    if live.config.normalize and analyzer.kind == "word" and analyzer.stem is None and analyzer.embed is None:
+        name = with_other_number(name)
     text = "\n".join(part for part in (name, registration.description) if part)
     vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
     return add_details(vector + labels, details)
