@@ -76,6 +76,26 @@ class Rows:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def labelled(self) -> npt.NDArray[np.int64]:
+        """Places of the instances that have a label and an active feature."""
+        return np.flatnonzero((np.diff(self.label_starts) > 0) & (np.diff(self.starts) > 0))
+
+    def taken(self, places: npt.NDArray[np.int64]) -> Rows:
+        """These instances, in this order."""
+        starts, features = _picked(self.starts, places)
+        label_starts, labels = _picked(self.label_starts, places)
+        return Rows(starts, self.ids[features], self.values[features], label_starts, self.label_ids[labels])
+
+
+def _picked(
+    starts: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the new starts of some rows, and the places of their elements, one row after the other."""
+    lengths = np.diff(starts)[places]
+    begins = np.concatenate(([0], np.cumsum(lengths)))
+    return begins, np.arange(begins[-1]) + np.repeat(starts[places] - begins[:-1], lengths)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:

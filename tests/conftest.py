@@ -1,4 +1,4 @@
-"""What holds for all tests: how parameters are named, in which order tests run."""
+"""What holds for all tests: how parameters are named, which tests start programs, in which order tests run."""
 
 from typing import Any
 
@@ -25,7 +25,13 @@ COLLECTED = pytest.StashKey[list[str]]()
 
 LONGEST_ID = 80
 
-HEAVY = ("tests/scenarios/", "tests/page/", "tests/documents/")
+FOLDERS = ("scenarios", "page", "documents", "processes", "examples", "image", "contracts")
+FILES = (
+    "api/test_challengers.py", "cli/test_cli.py", "cli/test_learn.py", "cli/test_mcp.py", "jobs/test_runner.py",
+    "store/test_append_only_file.py", "test_wheel.py", "test_worker.py",
+)  # fmt: skip
+PROCESSES = tuple(f"tests/{name}/" for name in FOLDERS) + tuple(f"tests/{name}" for name in FILES)
+"""Where tests start services, workers, browsers or other programs. They get the marker ``processes``."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,17 +42,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.config.stash.setdefault(COLLECTED, []).append(item.nodeid)
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Spread the files that start many processes among the others."""
-    files: dict[str, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    heavy = [name for name in files if name.startswith(HEAVY)]
-    light = [name for name in files if not name.startswith(HEAVY)]
-    shares = [light[len(light) * i // len(heavy) : len(light) * (i + 1) // len(heavy)] for i in range(len(heavy))]
-    names = [name for one, others in zip(heavy, shares, strict=True) for name in (one, *others)] or light
-    items[:] = [item for name in names for item in files[name]]
+        if item.nodeid.startswith(PROCESSES):
+            item.add_marker(pytest.mark.processes)
     if config.getoption("reverse"):
         items.reverse()
 

@@ -6,9 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from tests.conftest import COLLECTED
 
@@ -27,9 +24,7 @@ def pytest_itemcollected(item):
 """
 
 
-def test_a_process_with_another_clock_and_hash_seed_collects_the_same_tests(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_process_with_another_clock_and_hash_seed_collects_the_same_tests(tmp_path, request):
     """Long tests too."""
     (tmp_path / "shifted_clock.py").write_text(PLUGIN)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

@@ -89,14 +89,12 @@ def parts(expression: str) -> set[str]:
 
 
 def table(heading: str) -> dict[str, str]:
-    """Distribution to licence, as a table of the page says."""
     rows = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     listed = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", rows, re.MULTILINE)[1:]
     return {name.strip(): licence for licence, names in listed for name in names.split(",")}
 
 
 def stated() -> set[str]:
-    """The distributions whose copyleft the page states."""
     return set(re.findall(r"\*\*([\w-]+)\*\*", PAGE.partition("## Copyleft\n")[2]))
 
 

@@ -13,7 +13,7 @@ import structlog
 from opentelemetry.sdk.trace import TracerProvider
 
 from abound.api import app
-from abound.metrics import REQUEST_ID, configure_logging
+from abound.metrics import configure_logging
 from abound.processes.tracing import Tracing
 from abound.security.key import digest_of
 from tests.support.served import make_key, served
@@ -56,24 +56,6 @@ def test_the_level_is_that_of_all_loggers(logged: Any) -> None:
     logging.getLogger("uvicorn.error").warning("by %s", "another")
     [line] = [json.loads(one) for one in written().splitlines()]
     assert (line["event"], line["level"], line["logger"]) == ("by another", "warning", "uvicorn.error")
-
-
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_lines_name_the_request_that_they_come_from(logged: Any, form: str) -> None:
-    written = logged(form)
-    token = REQUEST_ID.set("r-17")
-    try:
-        structlog.get_logger("service.test").info("ours")
-        logging.getLogger("asyncio").warning("of a library")
-    finally:
-        REQUEST_ID.reset(token)
-    structlog.get_logger("service.test").info("not of a request")
-    ours, theirs, other = written().splitlines()
-    assert "r-17" in ours
-    assert "r-17" in theirs
-    assert "request_id" not in other
-    if form == "json":
-        assert json.loads(ours)["request_id"] == json.loads(theirs)["request_id"] == "r-17"
 
 
 @pytest.mark.parametrize("tracing", [False, True])
@@ -121,9 +103,7 @@ def test_requests_are_not_told_of_unless_asked(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_request(
-    logged: Any, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_request(logged, monkeypatch, form):
     """A traceback has no locals: these hold the headers."""
     with served() as service:
         made = make_key(service, "classify")

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from abound.jobs.record import KINDS
-from abound.log.stream import LogParams
 from abound.settings import Settings, is_loopback, mask_password, unknown_variables
 from abound_core.errors import CannotStart
 from abound_core.limits import Limits
@@ -136,13 +135,6 @@ def test_a_group_is_read_and_checked_beside_its_code(monkeypatch):
     monkeypatch.setenv("ABOUND_LIMITS_MAX_LABELS", "many")
     with pytest.raises(CannotStart, match=r"^ABOUND_LIMITS_MAX_LABELS: input should be a valid integer"):
         settings.group(Limits)
-
-
-def test_a_field_that_is_not_a_setting_is_ignored_and_named(monkeypatch):
-    monkeypatch.setenv("ABOUND_LOG_GROUP_EVENTS", "7")
-    assert Settings.load().group(LogParams) == LogParams()
-    [sentence] = unknown_variables(os.environ)
-    assert sentence.startswith("ABOUND_LOG_GROUP_EVENTS is not a setting and is ignored")
 
 
 def test_the_parent_does_not_import_the_learner():

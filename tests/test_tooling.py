@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -19,36 +18,12 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split()
 
 
-def recipe(target: str) -> list[str]:
-    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    assert found, target
-    return [line.strip() for line in found[1].splitlines()]
-
-
 def test_help_tells_of_every_target_and_of_no_other() -> None:
     told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"^make ([\w-]+) ", told, re.MULTILINE) == [name for name in TARGETS if name != "help"]
     assert "help" in TARGETS
     for variable in re.findall(r"^(\w+) \?=", MAKEFILE, re.MULTILINE):
         assert f"{variable}=" in told
-
-
-def test_the_quick_checks_are_a_part_of_all_checks() -> None:
-    quick, everything = recipe("check"), recipe("test")
-    assert quick[:2] == everything[:2]
-    assert quick[2] == "$(BIN)/mypy"
-    assert everything[2].startswith(f"@{quick[2]} & ")
-    assert quick[3].startswith("$(BIN)/pytest")
-    for file in re.findall(r"\S+\.py", quick[3]):
-        assert (ROOT / file).is_file()
-
-
-def test_the_files_of_the_quick_tests_are_there() -> None:
-    named = re.search(r"^QUICK :=((?: .*\\\n)?(?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    assert named
-    files = re.findall(r"\S+\.py", named[1])
-    assert len(files) > 10
-    assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
 def test_every_lower_bound_is_what_the_lowest_versions_are_made_of() -> None:
@@ -72,28 +47,6 @@ def test_every_dependency_is_bounded_on_both_sides_and_its_pin_is_within(extra: 
         if one.name != PROJECT["name"]:
             assert re.match(r"[a-z][a-z0-9-]*>=[\d.]+,<[\d.]+(;|$)", text), text
             assert one.specifier.contains(pinned[canonicalize_name(one.name)]), text
-
-
-def test_the_hook_of_pre_commit_is_ours_and_fetches_nothing() -> None:
-    [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repository["repo"] == "local"
-    [hook] = repository["hooks"]
-    assert (hook["entry"], hook["language"], hook["pass_filenames"]) == ("make check", "system", False)
-
-
-def test_the_hook_of_git_is_made_once_and_stops_a_commit(tmp_path: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-
-    assert run("git", "init", "-q").returncode == 0
-    (tmp_path / "Makefile").write_text(MAKEFILE)
-    assert run("make", "hooks").returncode == 0
-    assert run("make", "hooks").returncode == 2
-    (tmp_path / "Makefile").write_text("check:\n\t@echo not good >&2; false\n")
-    run("git", "add", "Makefile")
-    done = run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "x")
-    assert done.returncode != 0
-    assert "not good" in done.stderr
 
 
 def test_the_changelog_begins_with_the_version_that_this_is() -> None:

@@ -27,7 +27,6 @@ START_SECONDS = 240
 
 @pytest.fixture(scope="module")
 def tracked() -> list[str]:
-    """The files of the checkout, as git lists them."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("this is no checkout")
@@ -126,13 +125,6 @@ def test_the_wheel_holds_every_file_of_its_packages_and_no_other(wheel: Path, tr
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in held} == {"abound", "abound_core"}
     assert held == {name.partition("/")[2] for name in tracked if name.startswith(("core/", "service/"))}
-
-
-@pytest.mark.long
-def test_the_program_starts_in_an_empty_environment(elsewhere: Elsewhere) -> None:
-    """What it imports is required by the wheel, and not only there by chance or for the tests."""
-    assert "classify" in elsewhere.run("--help")
-    assert "data_dir" in elsewhere.run("config")
 
 
 @pytest.mark.long

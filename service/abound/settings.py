@@ -122,6 +122,9 @@ class Settings(BaseSettings):
         description="a Dask scheduler, dask://host:port, that runs batch methods on its workers",
     )
     insecure: bool = Field(False, description="allow listening on a public address without any API key")
+    cors_origins: str = Field(
+        "", description="comma-separated origins, as https://app.example.com, whose web pages may send requests"
+    )
 
     max_body_bytes: int = Field(16 * MIB, ge=1024, description="most bytes in the body of a request")
     max_batch: int = Field(1000, ge=1, description="most instances in a batch")
@@ -166,6 +169,11 @@ class Settings(BaseSettings):
     )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def web_origins(self) -> list[str]:
+        """The origins in ``cors_origins``."""
+        return [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
 
     @field_validator("redis_url")
     @classmethod

@@ -42,12 +42,9 @@ def learn(service: Served, model: str, body: bytes, **headers: str) -> httpx.Res
 MALFORMED = {
     "empty": b"",
     "cut off": b'{"features": {"f": 1}, "labels": ["a"',
-    "trailing": GOOD + b" x",
     "two": GOOD + GOOD,
     "comma": b'{"features": {"f": 1}, "labels": ["a"],}',
-    "single quotes": b"{'text': 'a', 'labels': ['b']}",
     "utf-16": GOOD.decode().encode("utf-16"),
-    "zeros": b"\0" * 100,
     "nan": b'{"features": {"f": NaN}, "labels": ["a"]}',
     "leading zero": b'{"features": {"f": 01}, "labels": ["a"]}',
     "control character": b'{"text": "a\x01", "labels": ["b"]}',
@@ -133,12 +130,10 @@ LEARNED: dict[str, Row] = {
     "ignored and true": (LABELLED | {"ignored": ["b", "a"]}, "ignored[1]"),
     "ignored and rejected": (LABELLED | {"rejected": ["b"], "ignored": ["b"]}, "ignored[0]"),
     "weight 0": (LABELLED | {"weight": 0}, "weight"),
-    "weight -1": (LABELLED | {"weight": -1}, "weight"),
     "large weight": (LABELLED | {"weight": 100.5}, "weight"),
     "weight of another type": (LABELLED | {"weight": "2"}, "weight"),
     "empty key of an event": (LABELLED | {"key": ""}, "key"),
     "long key of an event": (LABELLED | {"key": "x" * 256}, "key"),
-    "key of an event of another type": (LABELLED | {"key": 5}, "key"),
     "instance and prediction": (LABELLED | {"prediction": "x"}, "prediction"),
 }
 """Events that cannot be learned."""
@@ -168,14 +163,11 @@ def test_a_wrong_field_is_named(service: Served, model: str, case: str) -> None:
 
 BATCH = {"instances": [LABELLED]}
 REQUESTS: dict[str, tuple[str, Any, str]] = {
-    "a list": ("learn", [], ""),
     "null": ("learn", None, ""),
-    "no source": ("learn", LABELLED | {"source": ""}, "source"),
     "long source": ("learn", LABELLED | {"source": LONG}, "source"),
     "source of another type": ("learn", LABELLED | {"source": ["a"]}, "source"),
     "source of an instance": ("learn", {"instances": [LABELLED | {"source": "x"}]}, "instances[0].source"),
     "wait": ("learn", LABELLED | {"wait": "forever"}, "wait"),
-    "null wait": ("learn", LABELLED | {"wait": None}, "wait"),
     "durability": ("learn", LABELLED | {"durability": "fsync"}, "durability"),
     "k of learn": ("learn", LABELLED | {"k": 5}, "k"),
     "no instances": ("learn", {"instances": []}, "instances"),
@@ -205,7 +197,6 @@ REQUESTS: dict[str, tuple[str, Any, str]] = {
         for value in ("false", 0, None)
     },
     "an excluded truth": ("classify", {"text": "a", "exclude": ["a", True]}, "exclude[1]"),
-    "nothing to classify": ("classify", {"instances": []}, "instances"),
     "1001 to classify": ("classify", {"instances": [{"text": "a"}] * 1001}, "instances"),
     "a batch and a text": ("classify", {"instances": [{"text": "a"}], "text": "b"}, "text"),
     "a batch and features": ("classify", {"instances": [{"text": "a"}], "features": {}}, "features"),
@@ -241,20 +232,12 @@ CONFIGS: dict[str, Any] = {
 """A value that no model (or none with ``fsu``) takes, by the field."""
 MORE_CONFIGS: list[tuple[Any, str]] = [
     ({"w_min": 1.5}, "w_min"),
-    ({"w_min": 10**400}, "w_min"),
     ({"d_max": 65_536}, "d_max"),
-    ({"d_max": 2.5}, "d_max"),
     ({"analyzer": None}, "analyzer"),
     ({"analyzer": {"ngrams": [1, 9]}}, "analyzer.ngrams"),
-    ({"analyzer": {"ngrams": 1}}, "analyzer.ngrams"),
-    ({"numbers": None}, "numbers"),
     ({"max_memory": 2**50 + 1}, "max_memory"),
-    ({"max_memory": 1.5}, "max_memory"),
-    ({"max_memory": "1"}, "max_memory"),
     ({"update": "sls", "analyzer": {"embed": "other"}}, "analyzer.embed"),
-    ({"update": "sls", "analyzer": {"embed": "../etc"}}, "analyzer.embed"),
     (b'{"margin": 1e999}', "margin"),
-    (b'{"w_min": 0.1, "margin": -1e999}', "margin"),
     (b'{"d_max": %s}' % (b"9" * 5000), "d_max"),
     (b'{"analyzer": {"ngrams": [1, 1e999]}}', "analyzer.ngrams[1]"),
     (b"[]", ""),
@@ -288,19 +271,14 @@ def test_a_configuration_must_be_json(service: Served, body: bytes) -> None:
     problem(service.http.get("/models/wrong"), 404, "unknown-model")
 
 
-DEEP_DETAILS = {"a": json.loads("[" * 32 + "]" * 32)}
 DETAILS: dict[str, Row] = {
     "no labels": ([], "labels"),
     "unknown field": ([{"label": "a", "colour": "red"}], "labels[0].colour"),
-    "no label": ([{"name": "a"}], "labels[0].label"),
     "empty label": ([{"label": ""}], "labels[0].label"),
     "long label": ([{"label": "ä" * 300}], "labels[0].labels[0]"),
-    "empty name": ([{"label": "a", "name": ""}], "labels[0].name"),
-    "long name": ([{"label": "a", "name": LONG}], "labels[0].name"),
     "long description": ([{"label": "a", "description": "x" * 4097}], "labels[0].description"),
     "metadata": ([{"label": "a", "metadata": [1]}], "labels[0].metadata"),
     "long metadata": ([{"label": "a", "metadata": {"a": "x" * MAX_DETAILS_BYTES}}], "labels[0].metadata"),
-    "deep metadata": ([{"label": "a", "metadata": DEEP_DETAILS}], "labels[0].metadata"),
     "own parent": ([{"label": "a", "parent": "a"}], "labels[0].parent"),
     "twice": ([{"label": "b"}, {"label": "a"}, {"label": "a"}], "labels[2].label"),
 }
@@ -376,14 +354,12 @@ def test_a_wrong_name_is_refused_with_the_rule_of_names(service: Served, path: s
         *(("Content-Type", one, False) for one in ("text/plain", "multipart/form-data; boundary=x", "json")),
         *(("Content-Type", f"application/{one}", False) for one in ("xml", "x-www-form-urlencoded", "jsonx")),
         *(("Content-Type", f"application/{one}", False) for one in ("problem+json", "json; charset=latin-1")),
-        ("Content-Encoding", "gzip", False),
+        ("Content-Encoding", "br", False),
         ("Content-Encoding", "identity", True),
         ("Accept", "text/html", True),
     ],
 )  # fmt: skip
-def test_only_json_that_is_not_compressed_is_read(
-    service: Served, model: str, name: str, value: str, taken: bool
-) -> None:
+def test_only_json_in_a_known_encoding_is_read(service: Served, model: str, name: str, value: str, taken: bool) -> None:
     """Also where no type is given, as beside ``Accept``."""
     path = f"/models/{fresh_model(service) if taken else model}"
     for method, route, body in (("POST", "/learn", GOOD), ("POST", "/classify", b'{"text": "a"}'), ("PUT", "", b"{}")):
@@ -442,6 +418,7 @@ def test_impossible_names_of_models(service: Served, name: str) -> None:
         ("DELETE", "/models/default/snapshots", "GET, HEAD, OPTIONS, POST"),
         ("POST", "/livez", "GET, HEAD, OPTIONS"),
         ("PATCH", "/readyz", "GET, HEAD, OPTIONS"),
+        ("POST", "/", "GET, HEAD, OPTIONS"),
     ],
 )
 def test_other_methods_are_told_which_there_are(service: Served, method: str, path: str, allow: str) -> None:

@@ -56,6 +56,7 @@ def test_features_that_point_to_a_label_are_those_that_explain_it(service: Serve
         body = {"features": {one["feature"]: 1}, "include": ["grain"]}
         [alone] = service.http.post(f"/models/{name}/classify", json=body).json()["labels"]
         assert one["weight"] == pytest.approx(alone["score"], rel=1e-6)
+    problem(service.http.get(f"/models/{name}/labels/none"), 404, "unknown-label")
     few = service.http.get(f"/models/{name}/labels/grain", params={"limit": 1}).json()
     assert (few["features"], few["total"]) == (about["features"][:1], 2)
 
@@ -88,14 +89,6 @@ def test_any_label_can_be_asked_for(service: Served, label: str) -> None:
         path = f"/models/{name}/labels/{quote(label, safe='')}"
         request.url = request.url.copy_with(raw_path=path.encode())
         assert service.http.send(request).json() == about
-
-
-def test_what_is_not_there_is_said(service: Served) -> None:
-    problem(service.http.get("/models/default/labels/none"), 404, "unknown-label")
-    problem(service.http.get("/models/nope/labels/none"), 404, "unknown-model")
-    problem(service.http.get("/models/default/labels/none", params={"limit": 0}), 422, "invalid-field", "limit")
-    problem(service.http.get("/models/default/label", params={"name": "none"}), 404, "unknown-label")
-    problem(service.http.get("/models/default/label"), 422, "invalid-field", "name")
 
 
 def test_a_burst_of_searches_is_bounded(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from tests.versions.test_versions import KEYS, fit, vectors, write
 
 @pytest.fixture
 async def artifacts(store: Store, tmp_path: Path) -> AsyncIterator[ArtifactStore]:
-    """An object store, and an empty folder for copies."""
     artifacts = ArtifactStore(f"memory://cache/{tmp_path.name}-{os.getpid()}", FileCache(tmp_path / "cache", 2**20))
     await artifacts.join(store)
     yield artifacts
@@ -33,7 +32,6 @@ def copies(artifacts: ArtifactStore) -> list[Path]:
 
 
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of what is read from the store from here on."""
     names: list[str] = []
     read = MemoryFileSystem.cat_file
 

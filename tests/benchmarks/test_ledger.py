@@ -13,7 +13,6 @@ EVENTS = 30
 
 
 async def told(server: Server, start_replica: StartReplica) -> dict[str, Acknowledged]:
-    """What a client is told of some events."""
     replica = await start_replica(server)
     said = {}
     for i in range(EVENTS):

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,19 +65,9 @@ def test_every_command_has_json_and_help(path: list[str], command: click.Command
     assert "--json" in shown.out
 
 
-def seconds_of_work(*arguments: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def test_help_is_there_at_once() -> None:
     heavy = "{'numpy', 'numba', 'fastapi', 'redis', 'httpx', 'pydantic'}"
     program = f"import abound.cli.main, sys; print({heavy} & set(sys.modules))"
-    # Beside what a command that computes begins with, as the machine may be slow, or busy.
-    computing = min(seconds_of_work("-c", "import fastapi, numba, redis") for _ in range(3))
-    assert min(seconds_of_work("-m", "abound", "--help") for _ in range(3)) < 0.6 * computing
     imported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert imported.stdout == "set()\n"
 
@@ -90,12 +79,9 @@ def test_help_is_there_at_once() -> None:
         ["learn"],
         ["learn", "x.xlsx"],
         ["learn", "missing.jsonl"],
-        ["classify", "x.xlsx"],
-        ["evaluate", "--train", "x.jsonl"],
         ["evaluate", "--train", "missing.jsonl", "--test", "missing.jsonl"],
         ["models", "configure", "m"],
         ["models", "create", "m", "--set", "margin"],
-        ["models", "create", "m", "--set", "=1"],
         ["models", "delete", "m"],
         ["models", "create", "bad/name"],
         ["datasets", "put", "missing.jsonl"],
@@ -211,39 +197,6 @@ def test_answers_have_the_lines_of_the_file(run: Run, url: str, tmp_path: Path, 
     assert all(label["because"] for answer in answers for label in answer["labels"])
 
 
-def test_labels_that_are_not_probable_enough_are_left_out(run: Run, url: str, train: Path, test: Path) -> None:
-    run("models", "create", "sure", "--set", "calibrate=true", "--url", url)
-    run("learn", train, "--url", url, "--model", "sure")
-    asked = ("classify", test, "--url", url, "-m", "sure")
-    everything, kept = (
-        [label["probability"] for line in run(*asked, *more).out.splitlines() for label in json.loads(line)["labels"]]
-        for more in ((), ("--min-probability", 0.5))
-    )
-    assert kept == [probability for probability in everything if probability >= 0.5]
-    assert 0 < len(kept) < len(everything)
-
-
-def test_standard_input_and_keys(run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("models", "create", "piped", "--url", url)
-    with write(tmp_path / "piped.jsonl", rows(20)).open() as piped:
-        monkeypatch.setattr(sys, "stdin", piped)
-        ran = run("learn", "-", "--url", url, "-m", "piped", "--keyed", "--source", "a test", "--json")
-    assert ran.json["learned"] == 20
-
-
-def test_feedback_in_a_file(run: Run, url: str, tmp_path: Path) -> None:
-    """Instances without a true label are learned, and do not count in the accuracy."""
-    run("models", "create", "feedback", "--url", url)
-    made = [*rows(10), {"text": "a b", "labels": [], "rejected": ["x"]}, {"text": "a b", "ignored": ["x"]}]
-    made += [rows(1)[0] | {"weight": 2, "ignored": ["y"]}]
-    ran = run("learn", write(tmp_path / "some.jsonl", made), "--url", url, "-m", "feedback", "--json")
-    assert (ran.json["learned"], ran.json["unlabelled"]) == (13, 0)
-    assert ran.json["accuracy"]["all"]["n"] == 11
-    stats = httpx.get(f"{url}/models/feedback/stats", timeout=60).json()
-    assert (stats["learned"], stats["all"]["n"]) == (13, 11)
-    assert stats["feedback"] == {"unlabelled": 2, "rejected": 1, "ignored": 2, "weighted": 1}
-
-
 def test_a_file_with_keys_is_learned_once(run: Run, url: str, tmp_path: Path) -> None:
     run("models", "create", "once", "--url", url)
     made = [one | {"key": f"row-{at}", "source": "desk", "id": at} for at, one in enumerate(rows(10))]
@@ -317,17 +270,6 @@ def test_an_unknown_model(run: Run, url: str, train: Path) -> None:
 
 def test_the_version(run: Run) -> None:
     assert run("--version").out == f"abound {metadata.version('abound')}\n"
-
-
-def test_a_name_that_leads_elsewhere_deletes_nothing(run: Run, url: str) -> None:
-    at = ("--url", url)
-    run("models", "create", "kept", *at)
-    for command in (("versions", "delete", "..", "-m", "kept"), ("jobs", "cancel", ".."), ("datasets", "delete", "..")):
-        ran = run(*command, *at)
-        assert ran.code == 1, command
-        assert "'..' is not a valid name" in ran.err
-    assert run("models", "show", "kept", *at).code == 0
-    assert run("models", "delete", "kept", "--yes", *at).code == 0
 
 
 def test_a_replacement_is_undone(run: Run, url: str, train: Path) -> None:
@@ -416,27 +358,20 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
 
 def test_models(run: Run, url: str) -> None:
     at = ("--url", url)
-    given = ("--set", "d_max=7", "--set", "analyzer.kind=char", "--set", "analyzer.ngrams=1,2")
+    settings = ("d_max=7", "calibrate=true", "analyzer.kind=char", "analyzer.ngrams=1,2")
+    given = (word for one in settings for word in ("--set", one))
     config = run("models", "create", "mine", *given, *at, "--json").json["config"]
     assert (config["d_max"], config["analyzer"]["kind"], config["analyzer"]["ngrams"]) == (7, "char", [1, 2])
     assert "did you mean margin?" in run("models", "create", "other", "--set", "margn=0.5", *at).err
     assert run("models", "configure", "mine", "--set", "margin=0.1", *at, "--json").json["config"]["margin"] == 0.1
     assert "mine" in {model["name"] for model in run("models", "list", *at, "--json").json["models"]}
     assert "mine" in run("models", "list", *at).out
-    assert "margin" in run("models", "show", "mine", *at).out
+    shown = run("models", "show", "mine", *at).out
+    assert "margin" in shown
+    assert "0.9 to 1.0" in shown.partition("probabilities")[2]
+    assert "probabilities" not in run("models", "show", "default", *at).out
     assert run("models", "delete", "mine", "--yes", *at, "--json").json == {"deleted": "mine"}
     assert run("models", "show", "mine", *at).code == 1
-
-
-def test_the_labels_of_a_model(run: Run, url: str, tmp_path: Path) -> None:
-    at = ("--url", url, "-m", "labelled")
-    run("models", "create", "labelled", "--url", url)
-    run("learn", write(tmp_path / "some.jsonl", [{"text": "a", "labels": ["grain"]}] * 2), *at)
-    run("learn", write(tmp_path / "some.jsonl", [{"text": "b", "labels": ["crude"]}]), *at)
-    listed = [line.split() for line in run("labels", *at).out.splitlines()]
-    assert listed == [["label", "learned"], ["grain", "2"], ["crude", "1"]]
-    assert run("labels", *at, "--prefix", "cr", "--json").json["labels"] == ["crude"]
-    assert "1 of 2 labels" in run("labels", *at, "--limit", "1").err
 
 
 def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -> None:

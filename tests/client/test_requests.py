@@ -107,15 +107,6 @@ async def test_a_data_set_is_a_file(name: str | None, tmp_path: Path) -> None:
         client(script).put_dataset(tmp_path / "missing.jsonl")
 
 
-def test_one_column_of_a_data_set_is_a_string_or_a_list() -> None:
-    made = client(lambda request: httpx.Response(201, json={"url": str(request.url)}))
-    urls = {
-        made.put_dataset("a.csv", pieces=[b""], text=text, ignore=ignore)["url"]
-        for text, ignore in (("subject", "id"), (["subject"], ("id",)))
-    }
-    assert urls == {"http://test/datasets/a?filename=a.csv&text=subject&ignore=id"}
-
-
 def test_what_is_no_instance_is_an_error() -> None:
     model, wrong = Model(client(echo), "m"), list[Any]
     with pytest.raises(TypeError, match="an instance is a Labelled or a dict of its fields, not tuple"):

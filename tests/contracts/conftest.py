@@ -17,7 +17,6 @@ from tests.support.served import Served, served
 
 @pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with all that it can have: an artifact store, and a worker."""
     place = tmp_path_factory.mktemp("artifacts")
     with pytest.MonkeyPatch.context() as patch, served(artifacts_url=str(place)) as service:
         patch.setattr(classify, "MIN_OFFSET_SECONDS", 0.1)
@@ -29,7 +28,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @contextmanager
 def working(service: Served, place: Path) -> Iterator[None]:
-    """A worker for a service, as a process of its own."""
     environment = os.environ | {"ABOUND_REDIS_URL": service.server.url, "ABOUND_ARTIFACTS_URL": str(place)}
     words = [sys.executable, "-m", "abound.worker"]
     with subprocess.Popen(words, env=environment, preexec_fn=dies_with_parent()) as process:

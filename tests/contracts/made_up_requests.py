@@ -45,7 +45,6 @@ def ndjson(context: schemathesis.SerializationContext, value: Any) -> bytes:
     "text/x-svmlight",
 )
 def file(context: schemathesis.SerializationContext, value: Any) -> bytes:
-    """A file, of any bytes."""
     given = getattr(value, "data", value)
     return given if isinstance(given, bytes) else str(given).encode("utf-8", "surrogatepass")
 

@@ -18,7 +18,6 @@ COMPONENTS = ["s3", "ingress", "monitoring", "backup"]
 
 
 def rendered(folder: str) -> list[dict[str, Any]]:
-    """The documents that kustomize makes of a folder."""
     return _kustomized(str(KUBERNETES / folder))
 
 
@@ -53,7 +52,6 @@ def one_of(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, A
 
 
 def templates(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The templates of all pods."""
     found = [one["spec"]["template"] for one in documents if one["kind"] in ("Deployment", "StatefulSet")]
     return found + [one["spec"]["jobTemplate"]["spec"]["template"] for one in documents if one["kind"] == "CronJob"]
 
@@ -63,5 +61,4 @@ def pods(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def bytes_of(text: str) -> int:
-    """Of a quantity in Kubernetes."""
     return int(text.removesuffix("Gi")) * 2**30

@@ -27,7 +27,6 @@ COMMON = ("--url", "--key", "--model", "--data-dir", "--redis-url")
 
 
 def commands(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command that has no commands below it, with its whole name."""
     if hasattr(command, "commands"):
         for name, inner in command.commands.items():
             yield from commands(inner, *path, name)

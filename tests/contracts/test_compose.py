@@ -87,7 +87,6 @@ def test_tls_comes_with_keys_and_the_balancers_own_variable() -> None:
 
 @contextmanager
 def store_of(secrets: Path, data: Path) -> Iterator[tuple[int, str]]:
-    """The store as the compose file starts it; its port and the password."""
     data.mkdir()
     port = free_port()
     words = [word.replace("/secrets", str(secrets)) for word in SERVICES["store"]["command"][1:]]
@@ -101,15 +100,12 @@ def store_of(secrets: Path, data: Path) -> Iterator[tuple[int, str]]:
 
 
 def environment_with(programs: Path) -> dict[str, str]:
-    """Valkey's client under its name."""
     programs.mkdir()
     (programs / "valkey-cli").symlink_to(shutil.which("valkey-cli") or needs("redis-cli"))
     return {"PATH": f"{programs}:{os.environ['PATH']}"}
 
 
 class Backup:
-    """A store with a password, files beside it, and the script that backs them up."""
-
     def __init__(self, folder: Path, cp: str) -> None:
         self.secrets, self.artifacts, self.backups = (folder / name for name in ("secrets", "artifacts", "backups"))
         for directory in (self.secrets, self.artifacts, self.backups):

@@ -34,15 +34,11 @@ def test_every_builder_keeps_the_health_check(builder: str, is_told: bool) -> No
 
 
 class Alive(BaseHTTPRequestHandler):
-    """A server that lives."""
-
     def do_GET(self) -> None:
-        """Its only answer."""
         self.send_response(200 if self.path == "/livez" else 404)
         self.end_headers()
 
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+    def log_message(self, *arguments: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -58,20 +54,16 @@ class Alive(BaseHTTPRequestHandler):
 )
 def test_a_container_is_healthy_by_what_it_does(tmp_path: Path, command: str, variable: bool, is_healthy: bool) -> None:
     with HTTPServer(("127.0.0.1", 0), Alive) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         line = tmp_path / "cmdline"
         line.write_text("".join(f"{word}\0" for word in command.format(port=server.server_port).split()))
         environment = os.environ | {"ABOUND_PORT": str(server.server_port if variable else free_port())}
         words = [sys.executable, str(ROOT / "docker" / "health.py"), str(line)]
-        deadline = time.monotonic() + 60
-        while True:  # the check has a time limit of its own, and is repeated as that of a container is
-            done = subprocess.run(words, env=environment, capture_output=True)
-            if (done.returncode == 0) is is_healthy or time.monotonic() > deadline:
-                break
+        # The check has a time limit of its own, and is repeated as that of a container is.
+        until(lambda: (subprocess.run(words, env=environment).returncode == 0) is is_healthy)
         server.shutdown()
         thread.join()
-    assert (done.returncode == 0) is is_healthy, done.stderr
 
 
 def test_a_worker_is_healthy_while_its_event_loop_runs(server: Server, tmp_path: Path) -> None:
@@ -105,7 +97,6 @@ def required(*extras: str) -> subprocess.CompletedProcess[str]:
 
 
 def pins(lines: str) -> dict[str, str]:
-    """Versions by the name of the library."""
     return {canonicalize_name(name): version for name, version in re.findall(r"^(\S+)==(\S+)", lines, re.MULTILINE)}
 
 

@@ -33,7 +33,6 @@ LABELS = {"name", "instance", "part-of", "managed-by"}
 
 
 def recommended(described: dict[str, Any]) -> set[str]:
-    """The labels that Kubernetes recommends, of a document or the template of a pod."""
     return {one.removeprefix("app.kubernetes.io/") for one in described["metadata"]["labels"]}
 
 
@@ -97,7 +96,6 @@ def test_a_bucket_takes_the_place_of_the_volume() -> None:
 
 
 def admitted(documents: list[dict[str, Any]], name: str, port: int) -> list[dict[str, Any]]:
-    """Whom a network policy lets in."""
     [rule] = one_of(documents, "NetworkPolicy", name)["spec"]["ingress"]
     assert [one["port"] for one in rule["ports"]] == [port]
     found: list[dict[str, Any]] = rule["from"]

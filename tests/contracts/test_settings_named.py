@@ -15,7 +15,6 @@ COLUMNS = ("default", "unit", "meaning", "example")
 
 
 def settings_of(page: Path) -> dict[str, dict[str, str]]:
-    """Return the rows of a page's tables of settings, by the name of the setting."""
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \| (.*) \| (`.*`) \|$", page.read_text(), re.MULTILINE)
     return {name: dict(zip(COLUMNS, cells, strict=True)) for name, *cells in rows}
 

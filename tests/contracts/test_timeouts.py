@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 from fastapi.sse import _PING_INTERVAL
 
@@ -26,6 +27,7 @@ from abound.versions.promotion import runner
 from tests.contracts.manifests import one_of, rendered
 
 ROOT = Path(__file__).parents[2]
+KILLED_SECONDS = Settings().stop_seconds + supervisor.SPARE_SECONDS
 
 
 def test_a_replica_drains_longer_than_the_balancer_needs_to_see_it() -> None:
@@ -54,43 +56,36 @@ def test_the_balancer_waits_longer_than_a_replica_may_take() -> None:
     assert others > model_directory.CATALOG_SECONDS + kernel_compiler.PATIENCE_SECONDS
 
 
-def test_a_client_waits_longer_than_a_replica_may_take() -> None:
-    assert requests.DATASET_SECONDS > CHECK_SECONDS
-    assert min(requests.ACTIVATE_SECONDS, requests.IMPORT_SECONDS) > Settings().prepare_seconds
-    assert SnapshotParams().wanted_seconds < requests.SNAPSHOT_SECONDS
-
-
-def test_several_renewals_may_be_late_before_a_process_is_taken_for_dead() -> None:
-    # One renewal of a lease may time out; it is renewed at every quarter of its time.
-    assert 2 * LEASE_SECONDS / 4 + StoreParams().reply_seconds < LEASE_SECONDS
-    every = 2 * heartbeat.TICK_SECONDS  # a replica without news publishes its status at every other tick
-    assert 3 * every <= FRESH_SECONDS
-    assert pins.PIN_SECONDS >= 10 * job_process.RENEW_SECONDS
-
-
-def test_a_replica_is_silent_later_than_it_is_late() -> None:
-    """Until then an activation waits for it; its status stays for operators much longer."""
-    assert FRESH_SECONDS < SILENT_SECONDS < STALE_SECONDS
-    # By then a replica that was killed a moment ago counts as gone.
-    assert heartbeat.CLEAR_TICKS * heartbeat.TICK_SECONDS > FRESH_SECONDS
-
-
-def test_a_version_is_published_after_activations_that_take_their_whole_time() -> None:
-    assert 3 * Settings().prepare_seconds <= activation.PUBLISH_SECONDS
-
-
-def test_a_silent_artifact_store_delays_a_request_by_ten_seconds_at_most() -> None:
-    assert 2 * artifact_times.PATIENCE_SECONDS <= 10
-    assert artifact_times.JOIN_SECONDS < artifact_times.PATIENCE_SECONDS
-
-
-def test_nothing_that_is_still_written_is_collected() -> None:
-    assert artifact_times.WRITING_SECONDS < artifact_times.UNFINISHED_SECONDS <= garbage.UNREFERENCED_SECONDS
-
-
-def test_each_part_stops_before_the_supervisor_kills_its_process() -> None:
-    most = Settings().stop_seconds + supervisor.SPARE_SECONDS
-    assert most > max(runner.STOP_SECONDS, dispatcher.STOP_SECONDS, replica.STOP_RECORDING_SECONDS)
+@pytest.mark.parametrize(
+    ("shorter", "longer"),
+    [
+        pytest.param(*pair, id=name)
+        for name, pair in {
+            "a client waits for the check of a data set": (CHECK_SECONDS, requests.DATASET_SECONDS),
+            "a client waits for an activation": (Settings().prepare_seconds, requests.ACTIVATE_SECONDS),
+            "a client waits for an import": (Settings().prepare_seconds, requests.IMPORT_SECONDS),
+            "a client waits for a snapshot": (SnapshotParams().wanted_seconds, requests.SNAPSHOT_SECONDS),
+            # It is renewed at every quarter of its time.
+            "a renewal of a lease may time out": (2 * LEASE_SECONDS / 4 + StoreParams().reply_seconds, LEASE_SECONDS),
+            # A replica without news publishes its status at every other tick.
+            "a replica may be late twice": (3 * 2 * heartbeat.TICK_SECONDS, FRESH_SECONDS),
+            "several renewals of a pin may be late": (10 * job_process.RENEW_SECONDS, pins.PIN_SECONDS),
+            "an activation waits for a late replica": (FRESH_SECONDS, SILENT_SECONDS),
+            "operators see a silent replica": (SILENT_SECONDS, STALE_SECONDS),
+            "a killed replica counts as gone": (FRESH_SECONDS, heartbeat.CLEAR_TICKS * heartbeat.TICK_SECONDS),
+            "a version outlasts activations": (3 * Settings().prepare_seconds, activation.PUBLISH_SECONDS),
+            "a silent artifact store delays a request": (2 * artifact_times.PATIENCE_SECONDS, 10),
+            "joining ends before a request does": (artifact_times.JOIN_SECONDS, artifact_times.PATIENCE_SECONDS),
+            "what is written is not swept": (artifact_times.WRITING_SECONDS, artifact_times.UNFINISHED_SECONDS),
+            "nor collected": (artifact_times.UNFINISHED_SECONDS, garbage.UNREFERENCED_SECONDS),
+            "contests stop before the kill": (runner.STOP_SECONDS, KILLED_SECONDS),
+            "jobs stop before the kill": (dispatcher.STOP_SECONDS, KILLED_SECONDS),
+            "recording stops before the kill": (replica.STOP_RECORDING_SECONDS, KILLED_SECONDS),
+        }.items()
+    ],
+)
+def test_who_waits_for_another_waits_longer(shorter: float, longer: float) -> None:
+    assert shorter <= longer
 
 
 def test_nobody_takes_a_job_that_stands_still_for_a_broken_connection() -> None:

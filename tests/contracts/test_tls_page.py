@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from abound.processes.lifetime import dies_with_parent
 from abound.settings import Settings
@@ -69,7 +68,6 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Upstream]]:
-    """A client of nginx with the configuration of the page, and what is behind it."""
     folder = tmp_path_factory.mktemp("nginx")
     certificate, key = folder / "abound.pem", folder / "abound.key"
     words = [needs("openssl"), "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=localhost"]
@@ -143,9 +141,7 @@ def test_events_of_a_job_arrive_while_it_runs(proxied: tuple[httpx.Client, Upstr
 
 
 @pytest.mark.parametrize("path", ["/models", "/models/some/versions"])
-def test_a_client_does_not_choose_the_address_that_the_audit_log_gets(
-    proxied: tuple[httpx.Client, Upstream], path: str
-) -> None:
+def test_a_client_does_not_choose_the_address_that_the_audit_log_gets(proxied, path):
     client, _ = proxied
     assert client.get(path, headers={"X-Forwarded-For": "10.9.8.7"}).text == "['127.0.0.1']"
 
@@ -173,17 +169,9 @@ def status_of(client: httpx.Client, method: str, path: str, n_bytes: int) -> int
         ("POST", "/models/some/versions", "max_import_bytes"),
     ],
 )
-def test_the_limits_are_those_of_the_service(
-    proxied: tuple[httpx.Client, Upstream], method: str, path: str, setting: str
-) -> None:
+def test_the_limits_are_those_of_the_service(proxied, method, path, setting):
     client, _ = proxied
     limit = getattr(Settings.load(), setting)
     assert status_of(client, method, path, limit) == 501, "what is behind the proxy was not asked"
     assert status_of(client, method, path, limit + 1) == 413
     assert re.search(rf"max_size {limit // 2**20}MiB|max_size {limit // 2**30}GiB", PAGE)
-
-
-def test_traefik_has_no_time_limit_that_ends_an_upload() -> None:
-    static, dynamic = (yaml.safe_load(one) for one in BLOCKS["yaml"])
-    assert static["entryPoints"]["websecure"]["transport"]["respondingTimeouts"]["readTimeout"] == "65m"
-    assert "buffering" not in str(dynamic)

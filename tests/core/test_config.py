@@ -10,7 +10,6 @@ from abound_core.model.live_model import LiveModel
 
 
 def stored_before(**fields):
-    """Return a configuration as a release before ``BEFORE`` stored it."""
     return {name: value for name, value in ModelConfig(**fields).to_dict().items() if name not in BEFORE}
 
 
@@ -34,21 +33,6 @@ def test_models_of_sls_rerank_unless_told_otherwise():
     assert ModelConfig(update="sls", rerank=False).with_changes({"margin": 1.0}).rerank is False
     assert ModelConfig.from_stored(ModelConfig(update="sls", rerank=False).to_dict()).rerank is False
     assert ModelConfig(update="sls", rerank=True).with_changes({"rerank": None}).rerank is None
-
-
-def test_new_models_scale_numbers():
-    assert ModelConfig().numbers == ModelConfig.from_dict({}).numbers == "exact"
-    assert ModelConfig().changed_fields() == {"numbers": "exact", "normalize": True}
-
-
-def test_a_loaded_state_keeps_its_behaviour():
-    model = LiveModel(ModelConfig(numbers="raw"), (1, 2))
-    meta = model.meta()
-    del meta["config"]["numbers"]
-    loaded = LiveModel.from_arrays(meta, model.to_arrays(), (3, 4))
-    assert (loaded.config, loaded.digest()) == (model.config, model.digest())
-    loaded.configure({"d_max": 7})
-    assert loaded.config.numbers == "raw"
 
 
 @pytest.mark.parametrize(

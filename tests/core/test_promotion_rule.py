@@ -27,14 +27,6 @@ def shown(n: int, chance: float, rng: np.random.Generator) -> list[int]:
     return np.where(rng.random(n) < chance, 1, rng.integers(0, 10, n)).tolist()
 
 
-def test_measures_by_hand():
-    score = Score()
-    for rank in (1, 2, 5, 10, 0):
-        score.add(rank)
-    assert score.all.measures() == {"n": 5, "R@1": 0.2, "R@5": 0.6, "MRR": pytest.approx((1 + 0.5 + 0.2 + 0.1) / 5)}
-    assert score.window == score.all
-
-
 def test_the_window_forgets_and_is_bounded():
     score = Score()
     for _ in range(BLOCK * BLOCKS):

@@ -1,7 +1,6 @@
 """Tables as instances: roles of columns, types of cells, and errors with the line."""
 
 import csv
-import datetime
 import io
 import json
 import math
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from abound_core.errors import Malformed
 from abound_core.instances.data_formats import DatasetInstance
-from abound_core.instances.tables import TableColumns, feature_value, read_batches, read_csv
+from abound_core.instances.tables import TableColumns, read_batches, read_csv
 
 
 def rows(text: str | bytes, /, *, tabs: bool = False, **columns: Any) -> list[DatasetInstance]:
@@ -151,13 +150,6 @@ def test_typed_cells():
     )
     assert (second.text, second.labels, features(second), second.vector) == ("", (), {}, None)
     assert (first.location, second.location) == ("f: line 1", "f: line 2")
-
-
-def test_values_of_features():
-    when = datetime.datetime(2026, 1, 2, 3)
-    cells = [Decimal("1.5"), False, when, when.date(), float("nan"), "", None, 2]
-    values = [feature_value("a", cell) for cell in cells]
-    assert values == [1.5, False, "2026-01-02T03:00:00", "2026-01-02", None, None, None, 2]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 import fsspec
 import pyarrow
 import pytest
-import zstandard
 from pyarrow import parquet
 
+from abound.artifacts.zstandard import zstd
 from abound.datasets import files
 from abound.datasets.files import MAX_LINE_BYTES, check_columns, read_file, size_of
 from abound_core.errors import Malformed, TooLarge
@@ -23,7 +23,7 @@ LINES = b'{"text": "a", "labels": ["x"]}\n{"text": "b"}\n'
 def compressed(data: bytes, ending: str) -> bytes:
     if ending == ".gz":
         return gzip.compress(data)
-    return zstandard.ZstdCompressor().compress(data) if ending == ".zst" else data
+    return zstd.compress(data) if ending == ".zst" else data
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-import zstandard
 
 from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.zstandard import zstd
 from abound.datasets import repository
 from abound.datasets.repository import FOLDER, DatasetRepository
 from abound.store.client import Store
@@ -27,7 +27,6 @@ async def pieces(text: bytes) -> AsyncIterator[bytes]:
 
 
 async def stays() -> None:
-    """A client that waits for its answer."""
     await asyncio.Event().wait()
 
 
@@ -47,7 +46,6 @@ async def known(proxy: Proxy) -> AsyncIterator[DatasetRepository]:
 
 
 def environment(url: str, artifacts: ArtifactStore) -> dict[str, str]:
-    """Of the process that checks a file."""
     return {**os.environ, "ABOUND_REDIS_URL": url, "ABOUND_ARTIFACTS_URL": artifacts.url}
 
 
@@ -85,10 +83,10 @@ async def test_rows_of_a_large_parquet_file_in_a_remote_store_are_refused(server
 
 async def test_a_check_stops_when_the_client_has_gone(server, artifacts, known):
     checked = asyncio.Event()
-    lines = zstandard.compress(b"\n" * 2**24) * 300  # some KB that take minutes to read
+    lines = zstd.compress(b"\n" * 2**24) * 300  # some KB that take minutes to read
 
     async def body() -> AsyncIterator[bytes]:
-        yield zstandard.compress(LINE % b"one") + lines
+        yield zstd.compress(LINE % b"one") + lines
 
     async def leaves() -> None:
         await checked.wait()

@@ -52,13 +52,6 @@ async def test_the_form_suggests_what_it_was_taught(service, monkeypatch):
         assert "Too late" in (await browser.post("/learn", data={"id": "0" * 32, "label": "grain"})).text
 
 
-async def test_the_form_outlives_the_service(monkeypatch):
-    monkeypatch.setenv("ABOUND_URL", "http://127.0.0.1:1")
-    async with browser_of_the_form() as browser:
-        assert "No suggestions: no service answers" in (await browser.post("/suggest", data={"text": "a"})).text
-        assert "Not learned: no service answers" in (await browser.post("/learn", data={"id": "0", "label": "a"})).text
-
-
 def one_of(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     assert found, text
@@ -87,28 +80,6 @@ def test_a_message_is_learned_once_although_it_comes_twice(service, own_server):
         assert (refused["text"], refused["labels"]) == ("no label", "")
         assert "labels" in refused["refused"]
         assert [one.label for one in model.classify(text="word3", k=1).labels] == ["label3"]
-
-
-def test_a_message_that_the_model_does_not_take_now_keeps_up_no_other(service, own_server, monkeypatch, capsys):
-    name = fresh_model(service)
-    monkeypatch.setattr(queue_consumer, "TOGETHER", 2)
-    with own_server.client() as store, Client(service.url) as client:
-        client.configure(name, {"max_classes": 2})
-        model = Model(client, name)
-
-        def consume(labels: list[str]) -> int:
-            for label in labels:
-                store.xadd("routed", {"text": f"about {label}", "labels": label})
-            return queue_consumer.consume(store, "routed", model, idle_seconds=0.1)
-
-        store.flushall()
-        assert consume(["a", "b", "new", "newer", "newest", "a", "newer", "b"]) == 4
-        assert "2 such messages stay in the queue" in capsys.readouterr().err
-        assert store.xpending("routed", queue_consumer.GROUP)["pending"] == 4
-        client.configure(name, {"max_classes": 5})  # there is room for all
-        assert consume(["b"]) == 5
-        assert store.xpending("routed", queue_consumer.GROUP)["pending"] == 0
-        assert (service.learned(name), store.llen("routed:rejected")) == (9, 0)
 
 
 @pytest.mark.timeout(300)

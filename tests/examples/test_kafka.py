@@ -13,7 +13,6 @@ from tests.support.served import fresh_model
 
 @pytest.fixture
 def producer() -> Producer:
-    """A producer that holds a mock cluster of one broker."""
     return Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0})
 
 

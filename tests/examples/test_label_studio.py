@@ -1,16 +1,14 @@
 """The ML backend answers the requests that Label Studio 1.23.2 sent, recorded without tokens."""
 
-import copy
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from examples.label_studio.backend import app, control_of, labels_of
+from examples.label_studio.backend import app
 from tests.support.served import fresh_model
 
 RECORDED = [
@@ -63,19 +61,6 @@ async def test_a_recorded_project_is_learned_and_predicted(service, monkeypatch)
         assert service.learned(name) == 3
 
 
-@pytest.mark.parametrize("data", [{"other": 1}, {"text": None}], ids=["absent", "null"])
-async def test_a_task_without_a_text_is_neither_learned_nor_predicted(service, monkeypatch, data):
-    body, annotated, number = copy.deepcopy(PREDICT), copy.deepcopy(BUG), copy.deepcopy(BUG)
-    number["task"]["data"]["text"] = 12345
-    body["tasks"][1]["data"] = annotated["task"]["data"] = data
-    async with label_studio(monkeypatch, service.url, fresh_model(service)) as client:
-        await client.post("/webhook", json=BILLING)
-        assert (await client.post("/webhook", json=number)).json() == {"learned": 1}
-        assert (await client.post("/webhook", json=annotated)).status_code == 502
-        results = (await client.post("/predict", json=body)).json()["results"]
-        assert [len(one["result"]) for one in results] == [1, 0, 1]
-
-
 async def test_failures_are_answered_with_their_reason(service, monkeypatch):
     async with label_studio(monkeypatch, service.url, "absent") as client:
         answer = await client.post("/webhook", json=BILLING)
@@ -87,14 +72,3 @@ async def test_failures_are_answered_with_their_reason(service, monkeypatch):
             {"error": "the labelling interface has no <Choices> for a <Text>"},
         )
         assert (await client.post("/setup", json=SETUP | {"schema": "<View>"})).status_code == 422
-
-
-def test_the_interface_says_what_is_labelled():
-    other = '<Image name="i" value="$image"/><Choices name="a" toName="i"/>'
-    choices = '<Choices name="c" toName="t"><Choice value="Bills" alias="billing"/><Choice value="bug"/></Choices>'
-    control = control_of(f'<View>{other}<Text name="t" value="$body"/>{choices}</View>')
-    assert control == ("c", "t", "body", ["billing", "bug"])
-    region: dict[str, Any] = {"from_name": "c", "value": {"choices": ["bug", "billing"]}}
-    annotation = {"result": [region, {"from_name": "a", "value": {"choices": ["no"]}}], "was_cancelled": False}
-    assert labels_of(annotation, control) == ["bug", "billing"]
-    assert labels_of(annotation | {"was_cancelled": True}, control) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -97,17 +98,6 @@ async def test_what_an_undo_needs_stays_until_it_is_given_up(lab: Lab) -> None:
     assert await has(lab, (await lab.living()).keys) == (True, True)
 
 
-async def test_what_a_newer_replacement_displaces_is_no_longer_kept(lab: Lab) -> None:
-    await lab.append(*events(20))
-    first = (await lab.living()).keys
-    await replace_by(lab, model_of(5, 1), "one", keep=True)
-    second = (await lab.living()).keys
-    await replace_by(lab, model_of(5, 2), "two", keep=True)
-    catalog = await read_catalog(lab.store)
-    await collect_keys(lab.store, catalog)
-    assert ((await has(lab, first))[0], (await has(lab, second))[0]) == (False, True)
-
-
 async def test_a_replacement_at_work_is_left_alone_and_an_abandoned_one_goes(lab: Lab) -> None:
     sweep = FileCollector(lab.store)
     await lab.append(*events(3))
@@ -125,3 +115,32 @@ async def test_a_replacement_at_work_is_left_alone_and_an_abandoned_one_goes(lab
         await swept(lab, sweep)
     await collect_keys(lab.store, await read_catalog(lab.store))
     assert await has(lab, coming) == (False, False)
+
+
+async def test_files_that_nothing_points_to_go_in_the_second_pass_and_others_stay(lab: Lab) -> None:
+    replica = await lab.replica()
+    for name in ("gone", "other"):
+        await replica.models.create(name, replica.model("default").live.config)
+    gone, other, keys = (replica.model(name).keys.folder for name in ("gone", "other", "default"))
+    await lab.append(*events(40))
+    await lab.archived(HistoryParams(segment_bytes=1024))
+    await lab.artifacts.put(f"{gone}/history/1-0.seg", b"x")
+    await replica.models.delete("gone")
+    assert await lab.artifacts.names("gone") != []  # the store may lose the deletion yet
+    kept = await lab.artifacts.names()
+    kept = [name for name in kept if not name.startswith(gone)]
+    newer, foreign = f"newer/{2**60}-0/history/1-0.seg", f"{keys}/versions/v/x.npy"
+    unused = f"{keys}/history/1-0-0.seg", f"{other}/history/1-0-0.seg", f"{keys}/index/base-0123/0", f"{gone}/index/x/0"
+    for name in (newer, foreign, *unused):
+        await lab.artifacts.put(name, b"x")
+    path = lab.artifacts.path(f"{keys}/history/x")
+    assert path is not None
+    half = path.with_name(".half.part")
+    half.write_bytes(b"x")
+    os.utime(half, (1, 1))
+    everything, sweep = await lab.artifacts.names(), FileCollector(lab.store)
+    assert await swept(lab, sweep) == 1  # half a file
+    assert await lab.artifacts.names() == everything
+    assert await swept(lab, sweep) == 1 + len(unused)
+    assert sorted(await lab.artifacts.names()) == sorted([*kept, newer, foreign])
+    assert not half.exists()

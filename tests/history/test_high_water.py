@@ -351,19 +351,3 @@ async def test_the_first_replica_writes_marks_soon_after_the_first_event_and_at_
     assert f'"last":"{last.entry}"' in place.marks.read_text()
     await place.store.client.delete(replicas[0].model("default").keys.log)
     assert f"and had reached {last.entry}" in await place.refusal()
-
-
-async def test_the_first_processes_of_a_service_may_start_at_once(
-    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another one joins the artifact store between the two questions of a check."""
-    folders = ArtifactStore.folders
-
-    async def later(artifacts: ArtifactStore) -> list[str]:
-        other = Store(server.url, PATIENT)
-        await ArtifactStore(artifacts.url).join(other)
-        await other.close()
-        return await folders(artifacts)
-
-    monkeypatch.setattr(ArtifactStore, "folders", later)
-    await place.check()

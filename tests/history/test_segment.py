@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.artifacts.artifact_store import ARTIFACTS_KEY
 from abound.artifacts.checksums import seal
+from abound.artifacts.zstandard import zstd
 from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, restart_history, swap_manifest, write_segment
 from abound.history.history import HistoryManifest, HistoryParams
@@ -48,7 +47,7 @@ def sealed(size: int, body: bytes) -> bytes:
 
 
 def holding(plain: bytes) -> bytes:
-    return sealed(len(plain), zstandard.compress(plain))
+    return sealed(len(plain), zstd.compress(plain))
 
 
 @given(elements)
@@ -67,16 +66,10 @@ def test_any_flipped_bit_and_any_cut_are_found(written: list[Element], data: st.
             decode_segment(damaged)
 
 
-@given(st.binary(max_size=300))
-def test_garbage_is_damaged(garbage: bytes) -> None:
+@given(st.binary(max_size=300) | st.builds(sealed, st.integers(0, 2**64 - 1), st.binary(max_size=200)))
+def test_garbage_is_damaged_with_a_right_checksum_too(garbage: bytes) -> None:
     with pytest.raises(Corrupted):
         decode_segment(garbage)
-
-
-@given(st.integers(0, 2**64 - 1), st.binary(max_size=200))
-def test_garbage_with_a_right_checksum_is_damaged(size: int, body: bytes) -> None:
-    with pytest.raises(Corrupted):
-        decode_segment(sealed(size, body))
 
 
 @given(st.binary(max_size=200) | lists.map(msgspec.msgpack.encode))
@@ -111,11 +104,11 @@ def test_what_cannot_have_been_a_log_is_damaged(plain: object, what: str) -> Non
 
 
 def test_a_segment_that_says_too_much_takes_no_memory() -> None:
-    bomb = zstandard.ZstdCompressor(level=19).compress(bytes(2**24))
+    bomb = zstd.compress(bytes(2**24), 19)
     for size in (MOST_BYTES + 1, 2**63, 2**24 - 1):
         with pytest.raises(Corrupted, match="size"):
             decode_segment(sealed(size, bomb))
-    unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000))
+    unsized = (frame := zstd.ZstdCompressor()).compress(bytes(1000)) + frame.flush()
     with pytest.raises(Corrupted, match="size"):
         decode_segment(sealed(1000, unsized))
 
@@ -196,19 +189,6 @@ async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(
         await model.past()
 
 
-async def test_any_flipped_bit_of_a_segment_is_found(model: Archived) -> None:
-    contents = await model.archive(HistoryParams(segment_bytes=10**6))
-    (segment,) = contents.segments
-    packed = await model.artifacts.get(segment.name)
-    read = history_manifest.History(model.store, model.artifacts, model.living.keys)
-    for at in random.Random(3).sample(range(len(packed)), 60):
-        await model.artifacts.put(segment.name, packed[:at] + bytes([packed[at] ^ 16]) + packed[at + 1 :])
-        with pytest.raises(Corrupted, match="its size or checksum is wrong"):
-            await read.elements(segment)
-    await model.artifacts.put(segment.name, packed)
-    assert await read.elements(segment) == model.every[:119]
-
-
 async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -> None:
     contents = await model.archive()
     key = history_manifest.history_key(model.living.keys)
@@ -219,18 +199,10 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
         "format 2": [json.dumps(plain | {"format": 2}).encode()],
         "belongs to other": [msgspec.json.encode(seal(msgspec.structs.replace(contents, model="other")))],
     }
-    gap = msgspec.structs.replace(contents, segments=[contents.segments[0], *contents.segments[2:]])
-    wrong["a gap"] = [msgspec.json.encode(seal(gap))]
-    swapped = msgspec.structs.replace(
-        contents,
-        segments=[
-            msgspec.structs.replace(
-                contents.segments[0], first=contents.segments[0].last, last=contents.segments[0].first
-            ),
-            *contents.segments[1:],
-        ],
-    )
-    wrong["out of order"] = [msgspec.json.encode(seal(swapped))]
+    first, second, *others = contents.segments
+    backwards = msgspec.structs.replace(first, first=first.last, last=first.first)
+    for what, segments in (("a gap", [first, *others]), ("out of order", [backwards, second, *others])):
+        wrong[what] = [msgspec.json.encode(seal(msgspec.structs.replace(contents, segments=segments)))]
     for what, packs in wrong.items():
         for packed in packs:
             await model.store.client.set(key, packed)

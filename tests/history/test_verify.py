@@ -69,18 +69,6 @@ async def test_a_replica_that_serves_something_else_is_found(
     assert digests[other.id] != digests[one.id]
 
 
-async def test_a_replica_that_does_not_answer_is_named(
-    server: Server, start_replica: StartReplica, store: Store
-) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    await one.learn("default", drafts(10))
-    await shown(store, one, other)
-    async with other.model("default").paused():
-        verified = await verify(store, "default", wait_seconds=2.0)
-    assert verified.silent == [other.id]
-    assert not verified.good
-
-
 async def test_a_log_that_cannot_be_rebuilt_is_not_good(
     server: Server, start_replica: StartReplica, store: Store
 ) -> None:

@@ -17,7 +17,6 @@ PROGRAM = "from abound_core.model.live_model import warmup; warmup()"
 
 
 def started(compiled: Path, place: Path) -> str:
-    """What a process says that the entrypoint of the image starts."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     environment |= {"COMPILED_KERNELS": str(compiled), "NUMBA_CACHE_DIR": str(place), "NUMBA_DEBUG_CACHE": "1"}
     words = ["sh", str(ROOT / "docker" / "entrypoint.sh"), sys.executable, "-c", PROGRAM]

@@ -193,6 +193,20 @@ async def _beats(jobs: JobRepository, job: Job) -> bool:
         return False
 
 
+async def test_a_silent_job_that_was_to_stop_is_cancelled_and_one_at_work_left_alone(
+    settings: Settings, store: Store
+) -> None:
+    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=2.0))
+    working, silent = await running(jobs), await running(jobs)
+    await jobs.cancel(silent.id, "not wanted")
+    async with keeping(settings, jobs):
+        while not (await jobs.get(silent.id)).has_ended:
+            assert await jobs.heartbeat(working)
+            await asyncio.sleep(0.1)
+    assert (await jobs.get(silent.id)).error == "not wanted"
+    assert (await jobs.get(working.id)).holder == "dead:1"
+
+
 async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, store: Store) -> None:
     jobs = JobRepository(store, JobParams(keep=2))
     ended = []
@@ -221,17 +235,3 @@ async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store:
         while len(await jobs.all()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert [job.id for job in await jobs.all()] == [new.id]
-
-
-async def test_a_silent_job_that_was_to_stop_is_cancelled_and_one_at_work_left_alone(
-    settings: Settings, store: Store
-) -> None:
-    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=2.0))
-    working, silent = await running(jobs), await running(jobs)
-    await jobs.cancel(silent.id, "not wanted")
-    async with keeping(settings, jobs):
-        while not (await jobs.get(silent.id)).has_ended:
-            assert await jobs.heartbeat(working)
-            await asyncio.sleep(0.1)
-    assert (await jobs.get(silent.id)).error == "not wanted"
-    assert (await jobs.get(working.id)).holder == "dead:1"

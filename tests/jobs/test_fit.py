@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,13 +106,10 @@ def same(left: fitting.FittedMethod, right: fitting.FittedMethod) -> None:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory: Path = tmp_path_factory.mktemp("data")
-    environment = {**os.environ, "ABOUND_JOBS_MEMORY_BYTES": str(2**29)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("abound.client.local_service._environment", lambda: environment)
-        with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
-            for first in range(0, N, 60):
-                client.learn("default", {"instances": instances(N)[first : first + 60]})
-            yield Place(client, directory)
+    with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
+        for first in range(0, N, 60):
+            client.learn("default", {"instances": instances(N)[first : first + 60]})
+        yield Place(client, directory)
 
 
 @pytest.mark.parametrize("method", sorted(registry.METHODS))
@@ -199,6 +195,11 @@ def test_the_offset_of_a_version_is_that_of_the_last_event_it_learned(place: Pla
         ("ff", {"idf": True}, "params.idf"),
         ("frequency", {"auto": True}, "params.auto"),
         ("swnn", {"auto": True, "S": 30}, "params.auto"),
+        ("restore", {"to": "yesterday", "reason": "x"}, "params.to"),
+        ("refit", {"search": {"margin": [0.1] * 101}}, "params.search"),
+        ("refit", {"passes": 0}, "params.passes"),
+        ("refit", {"search": {"margin": [0.0, 0.1]}, "held_out": 0}, "params.held_out"),
+        ("refit", {"settings": {"rerank": True}}, "params"),
     ],
 )
 def test_a_wrong_parameter_is_refused_at_the_door(
@@ -207,13 +208,6 @@ def test_a_wrong_parameter_is_refused_at_the_door(
     with pytest.raises(Refused) as refused:
         place.client.submit({"method": method, "params": params})
     assert (refused.value.status, refused.value.problem["field"]) == (422, field)
-
-
-def test_a_fit_that_needs_more_memory_than_it_may_allocate_says_what_to_set(place: Place) -> None:
-    client, told = place.client, {"method": "ogeec", "params": {"dim": 100_000, "learners": 1000}}
-    job = list(client.follow(client.submit(told)["id"]))[-1]
-    assert (job["state"], job["attempt"]) == ("failed", 1)
-    assert job["error"].startswith("out of memory: the job may allocate 512.0 MiB: set ABOUND_JOBS_MEMORY_BYTES")
 
 
 def test_parameters_are_searched_for(place: Place) -> None:
@@ -251,3 +245,25 @@ def test_a_model_without_events_has_nothing_to_fit_on(place: Place) -> None:
     job = place.done("ind", "imported")
     assert job["state"] == "failed"
     assert job["error"].startswith("the model imported has learned nothing that history still contains as events")
+
+
+def test_what_is_forgotten_is_not_answered_any_more(place: Place) -> None:
+    client = place.client
+    client.configure("forgetful", {})
+    for label, source in (("c1", "good"), ("bad1", "poison")):
+        rows = [{"features": {"f1": 1.0, f"n{i}": 0.2}, "labels": [label]} for i in range(50)]
+        client.learn("forgetful", {"instances": rows, "source": source})
+
+    def best() -> list[str]:
+        answer = client.classify("forgetful", {"features": {"f1": 1.0}})
+        return sorted(item["label"] for item in answer["labels"])
+
+    before = client.describe("forgetful")
+    tried = place.done("forget", "forgetful", source="poison", reason="how many?", dry_run=True)
+    assert tried["outcome"]["forgotten"] == {"requests": 1, "instances": 50}
+    assert client.describe("forgetful")["digest"] == before["digest"]
+    assert best() == ["bad1", "c1"]
+    job = place.done("forget", "forgetful", source="poison", reason="it was poison")
+    assert (job["state"], job["reason"]) == ("succeeded", "it was poison")
+    assert best() == ["c1"]
+    assert client.stats("forgetful")["learned"] == 50

@@ -14,7 +14,7 @@ from abound.log.catalog import CATALOG_KEY
 from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
 from abound.settings import Settings
 from abound.store.client import Store
-from abound_core.errors import Conflict, Overloaded, UnknownJob, UnknownModel
+from abound_core.errors import Conflict, UnknownJob, UnknownModel
 from abound_core.types import Offset
 from tests.state.test_snapshots import create
 
@@ -108,12 +108,6 @@ async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_ne
     assert await pins.oldest(jobs.store, living.keys) is None
 
 
-async def test_somebody_holds_a_job_that_runs(jobs: JobRepository) -> None:
-    await jobs.submit(asked())
-    with pytest.raises(ValueError, match="must have a holder"):
-        await jobs.claim("replace", "")
-
-
 async def test_the_oldest_job_of_a_kind_is_claimed_and_one_that_has_committed_before_it(jobs: JobRepository) -> None:
     jobs.params = JobParams()
     committed = await claimed(jobs)
@@ -156,17 +150,6 @@ async def test_of_two_that_race_one_wins(jobs: JobRepository) -> None:
     assert sum(ended) == 1
 
 
-async def test_so_many_wait_and_no_more(jobs: JobRepository) -> None:
-    waiting = [await jobs.submit(asked()) for _ in range(3)]
-    with pytest.raises(Overloaded, match="3 jobs are waiting"):
-        await jobs.submit(asked())
-    assert len(await jobs.all()) == 3
-    claimed = await jobs.claim("replace", "a:1")
-    assert claimed is not None
-    assert claimed.id == waiting[0].id
-    await jobs.submit(asked())
-
-
 async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: JobRepository) -> None:
     waiting = await jobs.submit(asked())
     cancelled = await jobs.cancel(waiting.id, "nobody wants it")
@@ -190,14 +173,6 @@ async def test_a_commit_and_a_cancel_never_both_happen(jobs: JobRepository) -> N
         )
         assert (committed is True) == isinstance(cancelled, Conflict)
         await jobs.end(job, "cancelled")
-
-
-async def test_jobs_are_listed_newest_first(jobs: JobRepository) -> None:
-    ids = [(await claimed(jobs, model=f"m{i % 2}")).id for i in range(5)]
-    assert [job.id for job in await jobs.all()] == ids[::-1]
-    assert [job.id for job in await jobs.all(limit=2)] == ids[:2:-1]
-    assert [job.id for job in await jobs.all("running", "m1")] == [ids[3], ids[1]]
-    assert await jobs.all("failed") == []
 
 
 async def test_what_a_job_wrote_is_noted_until_it_is_committed(jobs: JobRepository) -> None:
@@ -225,9 +200,3 @@ async def test_an_ended_job_is_forgotten_whole(jobs: JobRepository) -> None:
     assert await jobs.all() == []
     kept = {b"abound:jobs:totals", b"abound:jobs:wake:replace"}
     assert set(await jobs.store.client.keys("*")) == kept
-
-
-async def test_no_other_key_is_ever_read_as_a_job(jobs: JobRepository) -> None:
-    for name in ("", "x", "all", "../all", "0" * 21, "G" * 20):
-        with pytest.raises(UnknownJob):
-            await jobs.get(name)

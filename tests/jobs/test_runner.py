@@ -13,19 +13,12 @@ from abound.jobs import fork_server
 from abound.jobs.record import job_key
 from abound.processes.status_pipe import EXIT_REFUSED
 from benchmarks.serving import tree
-from tests.support.job_program import BREAKING
 from tests.support.job_worker import Office, office, until
 
 
 @pytest.fixture(scope="module")
-def breaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that keeps jobs from being begun while it is there."""
-    return tmp_path_factory.mktemp("breaking") / "how"
-
-
-@pytest.fixture(scope="module")
-def place(breaking: Path) -> Iterator[Office]:
-    with office(**{BREAKING: str(breaking), "ABOUND_JOBS_MEMORY_BYTES": str(2**29)}) as place:
+def place() -> Iterator[Office]:
+    with office(ABOUND_JOBS_MEMORY_BYTES=str(2**29)) as place:
         place.worker.start()
         yield place
 
@@ -65,11 +58,7 @@ def test_what_is_not_committed_is_deleted_although_the_job_succeeds(place: Offic
 
 
 @pytest.mark.parametrize(
-    ("how", "error"),
-    [
-        ("error", "it cannot be done"),
-        ("bug", "internal error: TypeError: a planted error"),
-    ],
+    ("how", "error"), [("error", "it cannot be done"), ("bug", "internal error: TypeError: a planted error")]
 )
 def test_a_job_that_fails_says_why_and_is_not_begun_again(place: Office, how: str, error: str) -> None:
     job = place.ended(place.submit("ending", how=how))
@@ -77,7 +66,7 @@ def test_a_job_that_fails_says_why_and_is_not_begun_again(place: Office, how: st
     assert place.files() == []
 
 
-@pytest.mark.parametrize("how", ["memory", "memory in a thread", "threads"])
+@pytest.mark.parametrize("how", ["memory", "memory in a thread"])
 def test_a_job_that_reaches_its_limit_of_memory_says_what_to_set(place: Office, how: str) -> None:
     job = place.ended(place.submit("ending", how=how))
     assert job["error"].startswith("out of memory: the job may allocate 512.0 MiB: set ABOUND_JOBS_MEMORY_BYTES")
@@ -91,37 +80,11 @@ def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
     assert place.files() == []
 
 
-@pytest.mark.parametrize(
-    ("how", "error"),
-    [("import", "its process ended with exit code 1"), ("death", "out of memory, probably: its process was ended")],
-)
-def test_a_job_that_cannot_be_begun_says_so_and_waits_until_it_can(
-    place: Office, breaking: Path, how: str, error: str
-) -> None:
-    breaking.write_text(how)
-    try:
-        job_id = place.submit("steps", steps=1)
-        job = until(lambda: (job := place.job(job_id))["error"] and job)
-    finally:
-        breaking.unlink()
-    assert job["error"].startswith(error)
-    assert (job["state"], job["stage"]) == ("queued", "waiting for the next attempt")
-    job = place.ended(job_id)
-    assert (job["state"], job["error"]) == ("succeeded", None)
-
-
 def test_a_fit_gives_way_as_a_process_and_as_a_session(place: Office) -> None:
     job = place.ended(place.submit("crunch", steps=1))
     assert job["outcome"]["niceness"] == min(19, os.nice(0) + fork_server.NICENESS["fit"])
     assert job["outcome"]["leads its session"]
     assert job["outcome"]["session"] in {None, fork_server.SESSION_NICENESS["fit"]}
-
-
-def test_a_job_whose_cluster_is_away_is_begun_again_and_fails_at_last(place: Office) -> None:
-    job = place.ended(place.submit("ending", how="cluster"), 120.0)  # each attempt loads Dask
-    assert (job["state"], job["attempt"]) == ("failed", 3)
-    assert job["error"].startswith("the cluster dask://127.0.0.1:1 cannot be used")
-    assert place.files() == []
 
 
 def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
@@ -130,11 +93,6 @@ def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
     assert job["error"].startswith("out of memory, probably: its process was ended by SIGKILL. Set ABOUND_JOBS_MEMORY")
     assert "started 3 times" in job["error"]
     assert place.files() == []
-
-
-def test_a_job_that_fails_after_it_has_committed_is_begun_again_until_it_is_finished(place: Office) -> None:
-    job = place.ended(place.submit("ending", how="late"))
-    assert (job["state"], job["attempt"], job["error"]) == ("succeeded", 4, None)
 
 
 def test_a_job_whose_committed_version_is_gone_fails_at_once(place: Office) -> None:
@@ -164,23 +122,6 @@ def test_a_job_that_does_not_listen_is_killed_when_it_is_cancelled(place: Office
     assert place.files() == []
 
 
-def test_a_job_that_has_committed_is_not_cancelled(place: Office) -> None:
-    job_id = place.submit("ending", how="committed")
-    place.at_work(job_id, "committed")
-    answer = place.http.delete(f"/jobs/{job_id}")
-    assert (answer.status_code, answer.json()["type"]) == (409, "/problems/conflict")
-    os.kill(job_process_of(place, job_id), signal.SIGKILL)
-    until(lambda: place.job(job_id)["attempt"] == 2 and place.job(job_id)["stage"] == "committed")
-    assert place.files() == [f"tests/{job_id}-{attempt}/part" for attempt in (1, 2)]
-    with place.service.server.client() as client:
-        client.hset(job_key(job_id), "committed", "false")
-    place.http.delete(f"/jobs/{job_id}").raise_for_status()
-    place.ended(job_id)
-    place.clear()
-    for path in place.artifacts.rglob("part"):
-        path.unlink()
-
-
 def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_more(place: Office) -> None:
     job_id = place.submit("steps", steps=100, seconds=0.05)
     place.at_work(job_id)
@@ -206,17 +147,6 @@ def test_what_a_job_has_started_ends_with_it(place: Office, how: str) -> None:
     until(lambda: not os.path.exists(f"/proc/{child}"))
     place.http.delete(f"/jobs/{job_id}")
     place.ended(job_id)
-
-
-def test_a_job_of_a_deleted_model_fails(place: Office) -> None:
-    place.http.put("/models/short").raise_for_status()
-    first = place.submit("steps", steps=10_000, seconds=0.02)
-    job_id = place.submit("steps", "short")
-    place.http.delete("/models/short").raise_for_status()
-    place.http.put("/models/short").raise_for_status()
-    place.http.delete(f"/jobs/{first}").raise_for_status()
-    job = place.ended(job_id)
-    assert (job["state"], job["error"]) == ("failed", "the model short was deleted")
 
 
 @pytest.mark.parametrize("method", ["steps", "crunch"])

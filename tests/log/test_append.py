@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import redis
-from msgspec.structs import replace
 
 from abound.log.append_group import LearnDraft, LearnOutcome
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica, ReplicaParams
 from abound.store.client import Store, store_errors, sync_client
 from abound_core.config import ModelConfig
-from abound_core.errors import InvalidInstance, OutcomeUnknown, Overloaded, StoreRefused, StoreUnavailable, TooLarge
+from abound_core.errors import Overloaded, StoreRefused, StoreUnavailable, TooLarge
 from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
 from tests.support.fixtures import StartReplica, StartServer
-from tests.support.proxy import Proxy
 from tests.support.replicas import until
 from tests.support.streams import batch, draft, drafts
 from tests.support.valkey import Server
@@ -40,23 +36,6 @@ async def connected(replica: Replica) -> None:
     async with asyncio.timeout(60):
         while replica.status().log != "connected":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-async def proxy(server: Server, tmp_path: Path) -> AsyncIterator[Proxy]:
-    proxy = Proxy(tmp_path / "proxy", server.url.removeprefix("unix://"))
-    await proxy.start()
-    yield proxy
-    await proxy.stop()
-
-
-@pytest.fixture
-async def through(server: Server, proxy: Proxy) -> AsyncIterator[Replica]:
-    """A replica that reaches its store through a proxy."""
-    replica = Replica(Store(proxy.url, server.store_params))
-    await replica.start()
-    yield replica
-    await replica.stop()
 
 
 # requests at one time share entries; a batch is one entry
@@ -87,17 +66,6 @@ async def test_a_batch_is_one_entry_and_its_instances_follow_each_other(
     assert other.ranks == [1]
 
 
-async def test_the_same_answers_come_however_requests_are_grouped(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    await replica.models.create("other", replica.model("default").live.config)
-    stream = drafts(60)
-    together = await replica.learn("default", stream)
-    alone = [(await replica.learn("other", [one]))[0] for one in stream]
-    assert [one.ranks for one in together] == [one.ranks for one in alone]
-    assert [one.updated for one in together] == [one.updated for one in alone]
-    assert await replica.model("default").compute_digest() == await replica.model("other").compute_digest()
-
-
 async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
     tasks = [asyncio.create_task(learn(replica, one)) for one in drafts(30)]
@@ -108,44 +76,6 @@ async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, st
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::3])
     assert all(isinstance(outcome, LearnOutcome) for i, outcome in enumerate(outcomes) if i % 3)
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-
-
-async def test_waiting_for_the_log_does_not_wait_for_applying(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    model = replica.model("default")
-    async with model.paused():  # nothing can be applied
-        learned = await learn(replica, draft('{"a": 1}', "x"), wait="log")
-        unkeyed = learn(replica, draft('{"a": 1}', "y"), timeout=3.0)
-        keyed = learn(replica, draft('{"a": 1}', "z", key="k", body=b"h"), timeout=3.0)
-        late, unknown = await asyncio.gather(unkeyed, keyed, return_exceptions=True)
-    assert learned == LearnOutcome(learned.offset, 1, None, None, False, "log")
-    assert isinstance(late, LearnOutcome)
-    assert late == LearnOutcome(late.offset, 1, None, None, False, "log")
-    assert isinstance(unknown, OutcomeUnknown)
-    assert "not applied in time" in str(unknown)
-    await replica.wait_for("default", late.offset, 60)
-    assert model.live.n_learned >= 2
-
-
-async def test_who_waits_for_the_log_is_not_told_more_when_applying_was_quicker(through: Replica, proxy: Proxy) -> None:
-    proxy.lose_replies_to = b"XADD"  # so that applying is always quicker
-    learned = await learn(through, draft('{"a": 1}', "x"), wait="log")
-    assert learned == LearnOutcome(learned.offset, 1, None, None, False, "log")
-    assert through.model("default").live.n_learned == 1
-
-
-async def test_stopping_ends_what_waits(own_server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(own_server)
-    own_server.pause()
-    first = asyncio.create_task(learn(replica, draft('{"a": 1}', "x")))
-    await asyncio.sleep(0.05)
-    second = asyncio.create_task(learn(replica, draft('{"a": 1}', "y")))
-    await asyncio.sleep(0.05)
-    stopping = asyncio.create_task(replica.stop())
-    outcomes = await asyncio.gather(first, second, return_exceptions=True)
-    own_server.resume()
-    await stopping
-    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, StoreUnavailable]
 
 
 # what waits, a group and the log are bounded
@@ -164,16 +94,6 @@ async def test_what_waits_is_bounded(own_server: Server, start_replica: StartRep
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(isinstance(one, LearnOutcome) for one in done) == 5
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-
-
-async def test_a_full_log_refuses_and_says_what_to_do(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=3000)))
-    outcomes = [(await asyncio.gather(learn(replica, one), return_exceptions=True))[0] for one in drafts(100)]
-    assert isinstance(outcomes[0], LearnOutcome)
-    with pytest.raises(Overloaded, match="ABOUND_LOG_MAX_LOG_BYTES"):
-        await learn(replica, batch(30))
-    assert 1000 < replica.model("default").log_bytes <= 3500
-    await replica.configure("default", {"d_max": 7})
 
 
 async def test_groups_are_bounded(server: Server, start_replica: StartReplica) -> None:
@@ -209,59 +129,7 @@ def test_a_request_that_no_store_takes_cannot_be_allowed() -> None:
         LogParams(request_bytes=2**29)
 
 
-# a key makes it safe to send a request again
-
-
-async def test_a_key_makes_sending_again_safe(through: Replica, proxy: Proxy) -> None:
-    one = draft('{"a": 1}', "x", key="order 7", body=b"hash")
-    proxy.lose_replies_to = b"XADD"
-    first = await learn(through, one)
-    await connected(through)
-    assert await learn(through, one) == first
-    assert through.model("default").live.n_learned == 1
-    with pytest.raises(InvalidInstance, match="another body") as caught:
-        await learn(through, replace(one, body=b"other"))
-    assert caught.value.field == "key"
-    several = await through.learn("default", [one, replace(one, body=b"other"), draft('{"b": 1}', "y")])
-    assert [each.refused is not None for each in several] == [False, True, False]
-    assert several[0] == first
-    assert through.model("default").live.n_learned == 2
-
-
-async def test_a_batch_with_a_key_is_learned_once_as_a_whole(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    first, second = await asyncio.gather(*(learn(replica, batch(100, key="b")) for _ in range(2)))
-    assert first == second
-    assert replica.model("default").live.n_learned == 100
-
-
-async def test_two_replicas_cannot_both_learn_one_key(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    keyed = draft('{"a": 1}', "x", key="k", body=b"h")
-    first, second = await asyncio.gather(learn(one, keyed), learn(other, keyed))
-    assert first == second
-    await one.wait_for("default", other.model("default").offset, 30)
-    assert one.model("default").live.n_learned == other.model("default").live.n_learned == 1
-
-
 # a store that hangs, refuses or has become a copy
-
-
-async def test_a_store_that_hangs_does_not_hold_requests_for_ever(
-    own_server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(own_server)
-    own_server.pause()
-    first = asyncio.create_task(learn(replica, draft('{"a": 1}', "x"), timeout=0.3))
-    await asyncio.sleep(0.05)
-    second = asyncio.create_task(learn(replica, draft('{"a": 1}', "y"), timeout=0.3))
-    outcomes = await asyncio.gather(first, second, return_exceptions=True)
-    own_server.resume()
-    assert isinstance(outcomes[0], OutcomeUnknown)
-    assert isinstance(outcomes[1], Overloaded)
-    await connected(replica)
-    assert (await learn(replica, draft('{"a": 1}', "z"))).applied
-    assert "y" not in [replica.model("default").live.label(i) for i in range(2)]
 
 
 def warning(replica: Replica) -> str:
@@ -280,25 +148,6 @@ async def test_a_full_store_takes_nothing_and_readyz_says_so(own_server: Server,
         client.config_set("maxmemory", 0)
         await until(lambda: "full" not in warning(replica))
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-
-
-@pytest.mark.parametrize("what", ["learn", "create a model"])
-async def test_a_store_that_has_become_a_copy_is_left_for_the_primary(
-    own_server: Server, start_replica: StartReplica, what: str
-) -> None:
-    replica = await start_replica(own_server)
-    with own_server.client() as client:
-        client.execute_command("REPLICAOF", "127.0.0.1", "1")
-        learning = what == "learn"
-        with pytest.raises(StoreUnavailable, match="READONLY"):
-            await (learn(replica, draft('{"a": 1}', "x")) if learning else replica.models.create("news", ModelConfig()))
-        before = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
-        client.execute_command("REPLICAOF", "NO", "ONE")
-        await connected(replica)
-        assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-        after = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
-    assert after
-    assert not after & before
 
 
 async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(own_server: Server) -> None:
@@ -341,28 +190,20 @@ async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(
     assert await length(replica) == 1
 
 
-async def test_fsync_by_waiting(
-    start_server: StartServer, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("abound.store.server_info._waitaof_holds", lambda server: True)
-    server = start_server(appendfsync="everysec")
-    params = ReplicaParams(durability="fsync", log=LogParams(wait_store_seconds=8.0))
-    replica = await start_replica(server, params)
-    learned = await asyncio.gather(*(learn(replica, one) for one in drafts(20)))
-    assert {one.durability for one in learned} == {"fsync"}
-    assert await length(replica) < 5  # concurrent requests share an entry, and its fsync
-    assert (await learn(replica, draft('{"a": 1}', "x"))).durability == "fsync"
-
-
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [("no-appendfsync-on-rewrite", "no", "yes"), ("appendfsync", "always", "everysec")],
+    ids=["pauses", "policy"],
+)
 async def test_fsync_is_not_claimed_after_the_policy_was_changed(
-    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch, name: str, good: str, bad: str
 ) -> None:
     """The service asks each second what the store is, and behind each append whether that is so."""
     monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(own_server, FSYNC)
-    for policy, level in (("always", "fsync"), ("everysec", "log"), ("always", "fsync")):
+    for value, level in ((good, "fsync"), (bad, "log"), (good, "fsync")):
         with own_server.client() as client:
-            client.config_set("appendfsync", policy)
+            client.config_set(name, value)
         assert (await learn(replica, draft('{"a": 1}', "x"))).durability == level
 
 

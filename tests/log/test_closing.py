@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from abound.log.append_group import LearnOutcome
 from abound.log.appender import CLOSED_SECONDS
 from abound.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
-from abound.log.closing import append_fenced, close_log, open_log, replace_log, replaced_by
+from abound.log.closing import append_fenced, close_log, open_log, replace_log
 from abound.log.events import (
     APPLY_VERSION,
     BoundaryEvent,
@@ -20,10 +19,8 @@ from abound.log.events import (
     ModelReplaced,
     ReplacementBegun,
     ReplacementPrepared,
-    encode,
 )
 from abound.log.stream import tail
-from abound.replica.replica import Replica
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.store.lease import REPLACEMENT, LeaseLost, acquire
@@ -33,7 +30,6 @@ from abound_core.types import Offset
 from tests.state.test_snapshots import append, create
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach
-from tests.support.streams import drafts
 from tests.support.valkey import Server
 
 LAST = Entry(APPLY_VERSION, b"closing", 1, BoundaryEvent("2-0"))
@@ -87,39 +83,6 @@ async def test_a_log_whose_end_the_store_has_lost_is_not_closed(store: Store) ->
     await append(store, living, 1, 2)
 
 
-@pytest.mark.parametrize("lost", ["old", "new"])
-async def test_a_model_is_replaced_only_if_both_logs_have_the_last_entry(store: Store, lost: str) -> None:
-    living = await create(store)
-    await append(store, living, 5, 1)
-    async with acquire(store, living.keys, purpose=REPLACEMENT) as lease:
-        new = await begin(store, living, lease)
-        event = ModelReplaced(living.keys.name, living.keys.incarnation, new.incarnation, True)
-        at = await close(store, lease, await ends(store, living.keys))
-        payload, checksum = encode(LAST)
-        copied = {"e": payload, "c": checksum}
-        if lost == "old":
-            await store.client.xadd(new.log, copied, id=at.entry)
-            await store.client.xdel(living.keys.log, at.entry)
-        with pytest.raises(Conflict, match="has lost the newest entries"):
-            await replace_log(store, lease, new, at, 1, "job", event)
-        assert await replaced_by(store, "job") is None
-        assert (await read_catalog(store)).get(living.keys.name) == living
-        if lost == "new":
-            await store.client.xadd(new.log, copied, id=at.entry)
-            with pytest.raises(Conflict, match="has lost the newest entries"):  # one in between
-                await replace_log(store, lease, new, at, 2, "job", event)
-            await replace_log(store, lease, new, at, 1, "job", event)
-            await replace_log(store, lease, new, at, 1, "job", event)  # its reply was lost, and it is repeated
-            catalog = await read_catalog(store)
-            assert (catalog.former["default"].keys, catalog.get("default")) != (None, None)
-            assert await replaced_by(store, "job") == new.incarnation
-            assert [one.keys for one in catalog] == [new]
-            with pytest.raises(LeaseLost):  # it did not hear of it, and ends what it takes for unfinished
-                await open_log(store, lease, IncarnationDropped(living.keys.name, new.incarnation))
-            with pytest.raises(redis.exceptions.ResponseError, match=CLOSED):
-                await store.client.xadd(living.keys.log, copied)
-
-
 async def test_whose_lease_has_passed_to_another_process_changes_nothing(store: Store) -> None:
     living = await create(store)
     await append(store, living, 5, 1)
@@ -142,45 +105,18 @@ async def test_whose_lease_has_passed_to_another_process_changes_nothing(store: 
             assert await tail(store, living.keys.log) == before
 
 
-async def closed(replica: Replica) -> tuple[Any, Any]:
-    """Close the log of the default model; the lease's context, and the lease."""
-    keys = replica.model("default").keys
-    holding = acquire(replica.store, keys, purpose=REPLACEMENT)
-    lease = await holding.__aenter__()
-    await close(replica.store, lease, await ends(replica.store, keys))
-    return holding, lease
-
-
-async def learn_one(replica: Replica, seed: int) -> list[LearnOutcome]:
-    return await replica.learn("default", drafts(1, seed))
-
-
-async def test_a_request_waits_while_the_log_is_closed(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    await teach(replica)
-    holding, lease = await closed(replica)
-    waiting = [asyncio.create_task(learn_one(replica, seed)) for seed in range(3)]
-    await asyncio.sleep(0.3)
-    assert not any(one.done() for one in waiting)
-    await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
-    await holding.__aexit__(None, None, None)
-    learned = [one for outcomes in await asyncio.gather(*waiting) for one in outcomes]
-    assert all(one.applied for one in learned)
-    assert replica.model("default").live.n_learned == 53  # each of them once
-
-
 async def test_a_request_that_waits_too_long_is_refused_and_learns_nothing(
     server: Server, start_replica: StartReplica
 ) -> None:
     replica = await start_replica(server)
     await teach(replica)
-    holding, lease = await closed(replica)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    with pytest.raises(NotReady, match="is being replaced; nothing was learned"):
-        await learn_one(replica, 1)
-    assert CLOSED_SECONDS - 0.1 < loop.time() - began < CLOSED_SECONDS + 2
-    await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
-    await holding.__aexit__(None, None, None)
-    await learn_one(replica, 2)
+    keys, loop = replica.model("default").keys, asyncio.get_running_loop()
+    async with acquire(replica.store, keys, purpose=REPLACEMENT) as lease:
+        await close(replica.store, lease, await ends(replica.store, keys))
+        began = loop.time()
+        with pytest.raises(NotReady, match="is being replaced; nothing was learned"):
+            await teach(replica, 1)
+        assert CLOSED_SECONDS - 0.1 < loop.time() - began < CLOSED_SECONDS + 2
+        await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
+    await teach(replica, 1, 2)
     assert replica.model("default").live.n_learned == 51

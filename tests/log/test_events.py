@@ -24,7 +24,6 @@ from abound.log.events import (
     PrepareVersionEvent,
     ReplacementBegun,
     ReplacementPrepared,
-    checksum_of,
     decode_catalog_entry,
     decode_entry,
     encode,
@@ -133,7 +132,3 @@ def test_a_damaged_entry_is_named_as_such(bad: list[bytes], what: str) -> None:
 def test_an_entry_of_a_newer_release_is_not_damaged_but_unknown(newer: list[bytes]) -> None:
     with pytest.raises(UnknownApplyVersion, match=f"apply version {APPLY_VERSION + 1}"):
         decode_entry(newer)
-
-
-def test_the_checksum_of_an_element_is_read_without_its_payload() -> None:
-    assert checksum_of([b"e", b"anything", b"c", b"0badcafe"]) == b"0badcafe"

@@ -10,16 +10,15 @@ import pytest
 
 from abound.log import stream
 from abound.log.stream import MAX_ENTRIES, LogGone
-from abound.store import raw_connection
 from abound.store.client import Store, StoreParams
 from abound.store.raw_connection import Address, ConnectionLost, pack_command
-from abound.store.server_info import ServerInfo, _waitaof_holds
+from abound.store.server_info import ServerInfo, build_server_info
 from abound_core.errors import CannotStart, StoreUnavailable
 from abound_core.types import START, Offset
 from benchmarks.serving import free_port
 from tests.support.fixtures import StartServer
 from tests.support.proxy import Proxy
-from tests.support.valkey import PATIENT, QUICK, Server
+from tests.support.valkey import QUICK, Server
 
 KEY = b"abound:{m:1-0}:log"
 
@@ -256,7 +255,7 @@ def test_levels_that_a_store_can_reach() -> None:
     ],
 )
 def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], holds: bool) -> None:
-    assert _waitaof_holds(said) is holds
+    assert build_server_info(said, {}, {}, {}, {}).waitaof is holds
 
 
 # commands in one piece
@@ -279,32 +278,6 @@ async def test_commands_in_one_piece(store: Store) -> None:
     with pytest.raises(ConnectionLost):
         await connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     assert await store.client.get("n") == b"3"
-
-
-async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
-    store = Store(own_server.url, own_server.store_params)
-    connection = await store.open_connection("test")
-    own_server.pause()
-    both = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
-    given_up = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
-    given_up.cancel()
-    own_server.kill()
-    with pytest.raises(ConnectionLost):
-        await both
-    await store.close()
-
-
-async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(
-    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(raw_connection, "PING_SECONDS", 0.3)
-    server = start_server(timeout="1")
-    store = Store(server.url, PATIENT)
-    connection = await store.open_connection("test")
-    await asyncio.sleep(3.5)
-    assert await connection.call("PING", seconds=5) == b"PONG"
-    connection.close()
-    await store.close()
 
 
 async def test_nothing_of_another_comes_between_commands_in_one_piece(

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -129,14 +127,6 @@ def test_a_machine_without_the_encoder_learns_what_others_encoded() -> None:
     assert model.vectorizer.vectorize(b'{"wheat": 1}', None)
     with pytest.raises(InvalidInstance, match="there is no encoder missing"):
         model.vectorizer.vectorize(None, "wheat")
-
-
-@given(st.text(max_size=300))
-def test_wordllama_is_the_same_in_every_order_of_its_sums(text: str) -> None:
-    encoder = text_encoder.load("wordllama")
-    ids = encoder._tokenizer.encode(text, add_special_tokens=False).ids
-    total = [sum(int(n) for n in column) for column in encoder._table[ids[::-1]].T] if ids else [0]
-    assert encoder.encode(text) == (quantize(np.array(total)) if any(total) else None)
 
 
 def test_nothing_but_the_files_of_wordllama_is_loaded() -> None:

@@ -15,97 +15,21 @@ from pathlib import Path
 import httpx
 import pytest
 
-from abound.processes import kernel_cache, kernel_compiler
+from abound.processes import kernel_compiler
 from abound_core.config import ModelConfig
-from abound_core.errors import CannotStart
 from abound_core.instances.record import pack_labels
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import LiveModel, groups_of
+from abound_core.model.live_model import LiveModel
 from tests.support.served import Served, problem, served
 
 ROOT = Path(__file__).parents[2]
-
-ORDER = """
-import os, sys
-
-from abound.processes import kernel_cache
-from abound.processes import kernel_compiler as kernels
-import abound_core.methods.warmup
-
-parent = os.getpid()
-
-def note(*words):
-    with open(sys.argv[1], "a") as file:
-        print("parent" if os.getpid() == parent else "other", *words, file=file)
-
-kernels.warmup = lambda *groups: note(*groups)
-abound_core.methods.warmup.warmup = lambda: note("methods")
-kernels.load_first()
-for future in kernels._coming.values():
-    future.result(60)
-with kernel_cache.lock("compiling"):
-    assert kernel_cache.is_complete()
-"""
-
-
-def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processes(tmp_path: Path) -> None:
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
-    calls = tmp_path / "calls"
-    words = [sys.executable, "-c", ORDER, str(calls)]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    lines = calls.read_text().splitlines()
-    assert [line for line in lines if line.startswith("parent")] == [
-        "parent learning answering",
-        "parent reading",
-        "parent state",
-        "parent sls",
-        "parent reranked",
-        "parent calibrated",
-    ]
-    first = lines.index("parent learning answering")
-    assert sorted(lines[:first]) == ["other answering", "other learning"]
-    for group in ("reading", "state", "sls", "reranked", "calibrated"):
-        assert first < lines.index(f"other {group}") < lines.index(f"parent {group}")
-
-
-def test_kernels_are_not_complete_when_the_process_that_compiles_a_part_has_died(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(kernel_compiler, "warmup", lambda *groups: None)
-    monkeypatch.setattr(kernel_compiler, "_save_one_at_a_time", lambda: None)
-    monkeypatch.setattr(kernel_compiler, "_compile_answering_and_methods", lambda: os._exit(1))
-    with pytest.raises(CannotStart, match="exit code 1"):
-        kernel_compiler.load_all()
-    assert not kernel_cache.is_complete()
-    monkeypatch.setattr(kernel_compiler, "_compile_answering_and_methods", lambda: None)
-    kernel_compiler.load_all()
-    assert kernel_cache.is_complete()
-
-
-@pytest.mark.parametrize(
-    ("config", "groups"),
-    [
-        (ModelConfig(), []),
-        (ModelConfig(update="sls", rerank=False), ["sls"]),
-        (ModelConfig(calibrate=True), ["calibrated"]),
-        (ModelConfig(update="sls", calibrate=True, rerank=False), ["sls", "calibrated"]),
-        (ModelConfig(update="sls"), ["sls", "reranked"]),
-        (ModelConfig(update="sls", rerank=True), ["sls", "reranked"]),
-        (ModelConfig(rerank=True), []),
-    ],
-    ids=["default", "sls", "calibrated", "calibrated-sls", "by-default", "reranked", "reranked-fsu"],
-)
-def test_a_model_waits_for_the_kernels_that_it_uses_and_no_others(config: ModelConfig, groups: list[str]) -> None:
-    assert groups_of(config) == groups
 
 
 @pytest.fixture
 def coming(monkeypatch: pytest.MonkeyPatch) -> dict[str, Future[None]]:
     """A process in which these groups are being compiled."""
     futures: dict[str, Future[None]] = {group: Future() for group in ("sls", "reranked", "calibrated")}
-    monkeypatch.setattr(kernel_compiler, "_coming", futures)
+    monkeypatch.setattr(kernel_compiler, "coming", futures)
     return futures
 
 

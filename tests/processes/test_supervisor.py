@@ -16,11 +16,8 @@ from abound.api.problems import KINDS
 from abound.processes import child as child_module
 from abound.processes import lifetime, memory
 from abound.processes.child import MAX_CRASHES, MAX_REFUSALS, Child
-from abound.processes.embedded_store import EmbeddedStore
 from abound.processes.startup_page import StartupServer, StartupStatus, listen, url_of
 from abound.processes.status_pipe import EXIT_REFUSED, Report, Reporter
-from abound.processes.supervisor import ConsoleLog, Supervisor
-from abound.settings import Settings
 from abound_core.errors import CannotStart, NotReady
 
 PROGRAM = "tests.support.child_program"
@@ -282,22 +279,9 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
 
 
 @pytest.mark.parametrize(
-    ("given", "shares"),
-    [
-        ({}, 8),
-        ({"worker": False}, 4),
-        ({"redis_url": "unix:///s"}, 5),
-        ({"processes": 3}, 10),
-        ({"max_memory": 2**20}, 0),
-    ],
+    ("processes", "worker", "store", "shares"),
+    [(1, True, True, 8), (1, False, True, 4), (1, True, False, 5), (3, True, True, 10)],
 )
-def test_replicas_leave_memory_for_what_else_runs_here(tmp_path, given, shares):
-    whole = memory.total_memory()
-    assert whole is not None
-    settings = Settings.load(data_dir=tmp_path / "data", **given)
-    with listen("127.0.0.1", 0) as listening:
-        supervisor = Supervisor(settings, listening, ConsoleLog(False))
-        if settings.redis_url is None:
-            supervisor._store = EmbeddedStore(settings.data_dir)
-        told = int(supervisor._environment("unix:///s", tmp_path)["ABOUND_MAX_MEMORY"])
-    assert told == (int(0.8 * whole / shares) if shares else 2**20)
+def test_replicas_leave_memory_for_what_else_runs_here(processes, worker, store, shares):
+    bound = memory.default_models_memory(processes, worker=worker, store=store)
+    assert bound == int(0.8 * memory.total_memory() / shares)

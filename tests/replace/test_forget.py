@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from abound_core.errors import InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import warmup
 from abound_core.types import Offset
-from tests.support.lab import SMALL, Context, Lab, digest_at, digest_of, events, keyed, replace_by
+from tests.support.lab import SMALL, Lab, digest_at, digest_of, events, keyed, replace_by
 from tests.support.streams import drafts, record
 from tests.support.valkey import Server
 
@@ -41,22 +42,6 @@ async def test_forgetting_a_source_is_as_if_it_had_never_been(lab: Lab, in_histo
     await lab.same(one, expected)
     assert await digest_at(other, await lab.end()) == await digest_of(expected)
     assert one.model(DEFAULT_MODEL).live.n_learned == 20 + 10 + 10 + 5 + 5
-
-
-async def test_probabilities_are_forgotten_with_what_taught_them(lab: Lab) -> None:
-    """Nothing is left in what scores are worth, and what a refit learns of it is what its first pass would have."""
-    one, other = await lab.replica(), await lab.replica()
-    await lab.teach(ConfigureEvent({"calibrate": True}), *events(30, 1), *events(15, 2, "bad"), *events(10, 3))
-    await lab.run(forget, ForgetParams(source="bad", reason="asked for"))
-    await lab.teach(*events(5, 4))
-    expected = await lab.without(lambda unit, at: unit.source == "bad")
-    assert expected.calibration.arrays.bins[0, :, 0].sum() > 30
-    await lab.same(one, expected)
-    assert await digest_at(other, await lab.end()) == await digest_of(expected)
-    await lab.run(refit, RefitParams(search={}, passes=3), job="refit")
-    assert await digest_at(one, await lab.end()) == await lab.replayed_digest()
-    refitted = one.model(DEFAULT_MODEL).live.calibration
-    assert refitted.digest_bytes() == expected.calibration.digest_bytes()
 
 
 async def test_forgetting_a_key_or_a_time(lab: Lab) -> None:
@@ -139,86 +124,70 @@ async def test_a_refit_that_learned_the_events_is_dropped_and_one_before_them_st
     assert one.model(DEFAULT_MODEL).live.n_learned == 40
 
 
-async def test_a_repeat_that_arrives_meanwhile_is_not_learned(lab: Lab) -> None:
-    """It was answered as a repeat of what is forgotten; a later one counts as new."""
+@pytest.fixture
+async def own_lab(own_server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
+    """A lab whose store's files nobody else writes to."""
+    warmup()
+    lab = Lab(own_server, tmp_path)
+    await lab.open()
+    yield lab
+    await lab.close()
+
+
+async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_lab: Lab) -> None:
+    lab = own_lab
     one = await lab.replica()
-    await lab.teach(*keyed(3, 1, "k", "bad"), *events(5, 2))
-    context = Context(lab, await lab.living(), job="forget")
-
-    async def commit() -> None:
-        await lab.teach(*keyed(3, 1, "k", "bad"), *events(2, 3))
-
-    context.commit = commit  # type: ignore[method-assign]
-    await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
-    await lab.same(one, await lab.without(lambda unit, at: unit.source == "bad"))
-    again = await lab.teach(*keyed(3, 1, "k", "bad"))
-    await lab.same(one, await lab.without(lambda unit, at: unit.source == "bad" and at < again[0]))
-
-
-async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server, tmp_path: Path) -> None:
-    warmup()
-    lab = Lab(own_server, tmp_path)
-    await lab.open()
-    try:
-        one = await lab.replica()
-        client = lab.store.client
-        secret = LearnEvent(
-            record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, "hidden-key", b"b", "spy")]
-        )
-        other = LearnEvent(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
-        await lab.append(*events(120, 1), secret, other)
-        await lab.archived()
-        await lab.append(*events(5, 2))
-        await lab.run(refit, RefitParams(search={}), job="refit")
-        await lab.append(*events(5, 3), secret)
-        model = one.model(DEFAULT_MODEL)
-        reading = vector_fingerprint(model.live.config)
-        vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
-        plain = model.live.vectorizer.vectorize(b'{"wheat": 1}', None)
-        remembering = RememberParams()
-        gone = await remember(lab.store, model.keys, vector, remembering, reading)
-        kept = await remember(lab.store, model.keys, plain, remembering, reading)
-        words = (b"unutterable", b"unspeakable", b"hidden-key")
-        assert all([await traces(lab, word) for word in words])
-        outcome = await lab.run(forget, ForgetParams(source="spy", reason="asked for"), job="forget")
-        assert outcome["store_file"] == "rewritten"
-        model = one.model(DEFAULT_MODEL)
-        assert [await traces(lab, word) for word in words] == [[], [], []]
-        assert await recall(lab.store, model.keys, kept, remembering, reading) == plain
-        assert await client.xlen(model.keys.key("remembered")) == 1
-        assert gone != kept
-        await one.learn(DEFAULT_MODEL, drafts(5, 9))
-        assert await digest_at(one, model.offset) == await lab.replayed_digest()
-    finally:
-        await lab.close()
+    client = lab.store.client
+    secret = LearnEvent(
+        record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, "hidden-key", b"b", "spy")]
+    )
+    other = LearnEvent(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
+    await lab.append(*events(120, 1), secret, other)
+    await lab.archived()
+    await lab.append(*events(5, 2))
+    await lab.run(refit, RefitParams(search={}), job="refit")
+    await lab.append(*events(5, 3), secret)
+    model = one.model(DEFAULT_MODEL)
+    reading = vector_fingerprint(model.live.config)
+    vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
+    plain = model.live.vectorizer.vectorize(b'{"wheat": 1}', None)
+    remembering = RememberParams()
+    gone = await remember(lab.store, model.keys, vector, remembering, reading)
+    kept = await remember(lab.store, model.keys, plain, remembering, reading)
+    words = (b"unutterable", b"unspeakable", b"hidden-key")
+    assert all([await traces(lab, word) for word in words])
+    outcome = await lab.run(forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+    assert outcome["store_file"] == "rewritten"
+    model = one.model(DEFAULT_MODEL)
+    assert [await traces(lab, word) for word in words] == [[], [], []]
+    assert await recall(lab.store, model.keys, kept, remembering, reading) == plain
+    assert await client.xlen(model.keys.key("remembered")) == 1
+    assert gone != kept
+    await one.learn(DEFAULT_MODEL, drafts(5, 9))
+    assert await digest_at(one, model.offset) == await lab.replayed_digest()
 
 
-async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Server, tmp_path: Path) -> None:
-    warmup()
-    lab = Lab(own_server, tmp_path)
-    await lab.open()
-    try:
-        secret = LearnEvent(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="spy")])
-        await lab.teach(*events(20, 1), secret)
-        living = await lab.living()
-        died = "1-0.0-00000000"
+async def test_what_those_who_died_have_left_is_forgotten_as_well(own_lab: Lab) -> None:
+    lab = own_lab
+    secret = LearnEvent(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="spy")])
+    await lab.teach(*events(20, 1), secret)
+    living = await lab.living()
+    died = "1-0.0-00000000"
 
-        class Died(Exception):
-            pass
+    class Died(Exception):
+        pass
 
-        async def dying() -> None:
-            async for key in lab.store.client.scan_iter(match="*:snapshot:*"):
-                if b"unspeakable" in await lab.store.client.get(key):
-                    await lab.store.client.copy(key, living.keys.key(f"snapshot:{died}:0"))  # a killed process's
-                    raise Died
+    async def dying() -> None:
+        async for key in lab.store.client.scan_iter(match="*:snapshot:*"):
+            if b"unspeakable" in await lab.store.client.get(key):
+                await lab.store.client.copy(key, living.keys.key(f"snapshot:{died}:0"))  # a killed process's
+                raise Died
 
-        with pytest.raises(Died):
-            await compact(lab.store, living, SMALL, between=dying, artifacts=lab.artifacts)
-        assert list(await snapshots.unlisted_keys(lab.store, living.keys)) == [died]
-        await lab.run(forget, ForgetParams(source="spy", reason="asked for"), job="forget")
-        assert [await traces(lab, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
-    finally:
-        await lab.close()
+    with pytest.raises(Died):
+        await compact(lab.store, living, SMALL, between=dying, artifacts=lab.artifacts)
+    assert list(await snapshots.unlisted_keys(lab.store, living.keys)) == [died]
+    await lab.run(forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+    assert [await traces(lab, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
 
 
 async def traces(lab: Lab, word: bytes) -> list[str]:

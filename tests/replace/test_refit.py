@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
-from abound.jobs.replace import RestoreParams, refit, restore
+from abound.jobs.replace import refit
+from abound.jobs.training_data import matrices_of_history
 from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ConfigureEvent, LearnEvent
 from abound.replace.refit import RefitParams
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance
-from abound_core.instances.record import EMPTY_VECTOR, pack_labels
+from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
+from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
-from tests.replace.test_names import registrations
-from tests.support.lab import Lab, digest_at, events, keyed, learning, model_of, replace_by
+from tests.support.lab import Context, Lab, digest_at, events, keyed, learning, model_of, replace_by
+
+
+def registrations(n: int, word: str, source: str | None = None, named: bool = True) -> list[LearnEvent]:
+    """Registrations of a label each, with a name and details, or with details alone."""
+    vectorizer = Vectorizer(ModelConfig(), Limits())
+    found = []
+    for i in range(n):
+        vector = vectorizer.vectorize(None, f"{word}{i}") if named else EMPTY_VECTOR
+        record = add_details(vector + pack_labels([f"label {i}"], Limits()), b'{"name":"%b"}' % word.encode())
+        found.append(LearnEvent(record, 1, [Unit(1, source=source)]))
+    return found
 
 
 async def test_refit_learns_all_again_with_the_chosen_setting(lab: Lab) -> None:
@@ -92,20 +105,6 @@ async def test_a_second_refit_reads_what_the_first_one_read(lab: Lab) -> None:
     assert await digest_at(one, await lab.end()) == await expected.compute_digest()
 
 
-async def test_a_restore_to_after_a_refit_keeps_it(lab: Lab) -> None:
-    one = await lab.replica()
-    await lab.teach(*events(40, 1))
-    await lab.run(refit, RefitParams(passes=3, search={}, held_out=0.0), job="refit")
-    at = await lab.teach(*events(5, 2))
-    expected = await digest_at(one, await lab.end())
-    await lab.teach(*events(5, 3))
-    await lab.archived()
-    await lab.run(restore, RestoreParams(to=str(at[-1]), reason="r"), job="restore")
-    assert await digest_at(one, await lab.end()) == expected
-    made = await lab.replayed(from_start=True)
-    assert await made.compute_digest() == expected
-
-
 @pytest.mark.parametrize("n_feedback", [0, 3])
 async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(lab: Lab, n_feedback: int) -> None:
     one = await lab.replica()
@@ -140,3 +139,13 @@ async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(lab
 def test_what_a_refit_cannot_do_is_refused_with_the_reason(wrong: dict[str, Any], what: str) -> None:
     with pytest.raises((ValueError, InvalidInstance), match=what):
         RefitParams(**wrong).check_config(ModelConfig())
+
+
+async def test_batch_methods_learn_names_and_leave_out_bare_registrations(lab: Lab) -> None:
+    await lab.replica()
+    await lab.teach(*registrations(2, "good"), *registrations(3, "bare", named=False), *events(5, 1))
+    await lab.archived()
+    context = Context(lab, await lab.living())
+    data = (await matrices_of_history(cast("Any", context), lambda stage, done: None)).data
+    assert data.X.shape[0] == 7
+    assert np.diff(data.X.indptr).min() > 0

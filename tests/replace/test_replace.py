@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from abound.history.verify import verify
 from abound.jobs.replace import RestoreParams, refit, restore
-from abound.log import stream
 from abound.log.catalog import DEFAULT_MODEL, read_catalog
-from abound.log.events import ConfigureEvent, LearnEvent
 from abound.replace.copying import Copy, Past
 from abound.replace.refit import RefitParams
 from abound.replace.replace import Replacement, replace_model
 from abound.versions.activation import activate, read_active
 from abound_core.errors import Cancelled, InvalidInstance, UnknownOffset
-from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import LiveModel
-from abound_core.types import START
-from tests.support.lab import Context, Lab, apply, digest_at, events, model_of, replace_by
-from tests.support.replicas import until
+from tests.support.lab import Context, Lab, digest_at, events, model_of, replace_by
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
 
@@ -49,45 +41,6 @@ async def test_a_replacement_that_fails_opens_the_log_again(lab: Lab, monkeypatc
             await replace_by(lab, model_of(3, 5))
     await one.learn(DEFAULT_MODEL, drafts(2, 9))
     assert one.model(DEFAULT_MODEL).live.n_learned == 7
-
-
-async def test_two_at_once_come_one_after_the_other(lab: Lab) -> None:
-    one = await lab.replica()
-    early = await lab.teach(*events(20, 1))
-    await lab.teach(*events(20, 2))
-    await asyncio.gather(
-        lab.run(restore, RestoreParams(to=str(early[-1]), reason="r"), job="restore"),
-        lab.run(refit, RefitParams(search={}, passes=2), job="refit"),
-    )
-    await digest_at(one, await lab.end())
-    assert one.model(DEFAULT_MODEL).live.n_learned == 20
-    assert (await verify(lab.store, DEFAULT_MODEL, artifacts=lab.artifacts)).good
-
-
-async def test_a_delete_that_does_not_know_of_the_replacement_deletes_the_model(lab: Lab) -> None:
-    one, other = await lab.replica(), await lab.replica()
-    await one.models.create("m", one.model(DEFAULT_MODEL).live.config)
-    await until(lambda: "m" in other.models.names())
-    living = (await read_catalog(lab.store)).get("m")
-    assert living is not None
-    await replace_model(await lab.context(name="m", origin=living.origin), same_again, "again")
-    await one.models.delete("m")
-    assert one.models.names() == [DEFAULT_MODEL]
-
-
-async def test_offsets_keep_their_order_and_keys_their_answers(lab: Lab) -> None:
-    one = await lab.replica()
-    keyed_draft = msgspec.structs.replace(drafts(1, 1)[0], key="k", body=b"body")
-    await one.learn(DEFAULT_MODEL, [keyed_draft])
-    (before,) = await one.learn(DEFAULT_MODEL, drafts(1, 2))
-    await replace_model(await lab.context(), same_again, "again")
-    (again,) = await one.learn(DEFAULT_MODEL, [keyed_draft])
-    (after,) = await one.learn(DEFAULT_MODEL, drafts(1, 3))
-    assert again.offset < before.offset < after.offset
-    await one.wait_for(DEFAULT_MODEL, before.offset, 1)
-    assert one.model(DEFAULT_MODEL).live.n_learned == 3
-    trim = await stream.trim_of(lab.store, one.model(DEFAULT_MODEL).keys.log)
-    assert not trim.is_past(one.model(DEFAULT_MODEL).offset)
 
 
 async def test_a_large_model_is_not_kept_for_an_undo(lab: Lab) -> None:
@@ -128,32 +81,6 @@ async def test_a_job_that_was_done_is_not_done_again(lab: Lab) -> None:
 # restore
 
 
-async def test_restore_takes_the_index_back_and_goes_on_from_there(lab: Lab) -> None:
-    one = await lab.replica()
-    early = await lab.teach(*events(30, 1))
-    await lab.teach(ConfigureEvent({"d_max": 9}), *events(20, 2))
-    await lab.teach(*events(10, 3))
-    outcome = await lab.run(restore, RestoreParams(to=str(early[-1]), reason="a bad batch"))
-    await lab.teach(*events(5, 4))
-    expected = LiveModel((await lab.living()).config, (8, 8))
-    for at, event in [*lab.past[:30], *lab.past[-5:]]:
-        apply(expected, at, event)
-    assert outcome["learned"] == 30
-    assert outcome["reason"] == "a bad batch"
-    await lab.same(one, expected)
-
-
-async def test_restore_into_the_middle_of_an_entry(lab: Lab) -> None:
-    one = await lab.replica()
-    records = [draft.records for draft in drafts(6)]
-    units = [Unit(1), Unit(2), Unit(1, batch=2), Unit(1), Unit(1)]
-    (at,) = await lab.teach(LearnEvent(b"".join(records), 6, units))
-    for position, n in ((5, 6), (3, 5), (1, 3), (0, 1)):  # what a restore discards is gone
-        await lab.run(restore, RestoreParams(to=str(at._replace(position=position)), reason="r"), job=f"j{position}")
-        await digest_at(one, await lab.end())
-        assert one.model(DEFAULT_MODEL).live.n_learned == n
-
-
 async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> None:
     await lab.teach(*events(5))
     with pytest.raises(InvalidInstance, match="ends at"):
@@ -174,14 +101,6 @@ async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> No
     assert outcome["learned"] == len([at for at, _ in lab.past if at <= contents.start])
     assert one.model(DEFAULT_MODEL).live.n_learned == outcome["learned"]
     assert (await verify(lab.store, DEFAULT_MODEL, artifacts=lab.artifacts)).good
-
-
-async def test_an_empty_model_can_be_restored(lab: Lab) -> None:
-    one = await lab.replica()
-    await lab.teach(*events(5))
-    await lab.run(restore, RestoreParams(to=str(START), reason="begin anew"))
-    await digest_at(one, await lab.end())
-    assert one.model(DEFAULT_MODEL).live.n_learned == 0
 
 
 async def test_a_restore_to_before_an_activation_keeps_what_is_active(lab: Lab) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from abound.replace import transfer
-from abound.replace.replace import replace_model
 from abound.replace.transfer import import_model
 from abound.replica import memory_budget
 from abound.replica.memory_budget import MemoryBudget, needed_bytes
@@ -106,30 +104,6 @@ async def test_what_a_model_was_taught_while_its_file_came_stays(lab: Lab, how: 
         await importing
     assert [replica.model("m").live.n_learned for replica in lab.replicas] == [3, 3]
     assert indexes_of(lab) == []
-
-
-async def test_of_two_imports_of_one_name_the_one_that_is_late_takes_nothing_away(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = await lab.replica(), await lab.replica()
-    created, may_begin = asyncio.Event(), asyncio.Event()
-
-    async def begun(context: Any, *given: Any) -> Any:
-        if context.store is one.store:
-            created.set()
-            await may_begin.wait()
-        return await replace_model(context, *given)
-
-    monkeypatch.setattr(transfer, "replace_model", begun)
-    late = asyncio.create_task(imported(one, "m"))
-    await created.wait()
-    await until(lambda: "m" in other.models.names())
-    await imported(other, "m")
-    await other.learn("m", drafts(3))
-    may_begin.set()
-    with pytest.raises(Conflict, match="has learned"):
-        await late
-    assert [replica.model("m").live.n_learned for replica in lab.replicas] == [28, 28]
 
 
 async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is_changed(

@@ -9,9 +9,8 @@ import pytest
 from abound.replica.predictions import RememberParams, recall, remember
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from abound_core.errors import StoreUnavailable, UnknownPrediction
+from abound_core.errors import UnknownPrediction
 from abound_core.types import Offset
-from tests.support.valkey import Server
 
 KEYS = ModelKeys("news", "1-0")
 PARAMS = RememberParams()
@@ -69,17 +68,6 @@ async def test_what_is_too_old_is_forgotten(store: Store) -> None:
     await store.client.rename(KEYS.key("70"), KEYS.key("remembered"))
     with pytest.raises(UnknownPrediction, match="any more"):
         await recall(store, KEYS, f"{(seconds - 70) * 1000}-0-{token}", minute)
-
-
-async def test_without_the_store_nothing_is_remembered(own_server: Server) -> None:
-    store = Store(own_server.url, own_server.store_params)
-    given = await remember(store, KEYS, b"vector", PARAMS)
-    own_server.kill()
-    with pytest.raises(StoreUnavailable):
-        await remember(store, KEYS, b"vector", PARAMS)
-    own_server.start()
-    assert await recall(store, KEYS, given, PARAMS) == b"vector"
-    await store.close()
 
 
 def test_parameters_out_of_range_are_refused() -> None:

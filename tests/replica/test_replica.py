@@ -14,94 +14,14 @@ from abound.replica.replica import Replica, ReplicaParams
 from abound.state import replica_status
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
-from abound_core.config import ModelConfig
 from abound_core.errors import (
     CannotStart,
-    InvalidInstance,
-    NotReady,
 )
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import LiveModel
-from abound_core.types import Offset
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
-from tests.support.streams import batch, draft, drafts
+from tests.support.streams import draft
 from tests.support.valkey import Server
-
-
-async def test_replicas_of_one_log_are_the_same(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    await asyncio.gather(*(teach(replica, 30, seed) for seed, replica in enumerate([one, other, one, other])))
-    await teach(one, 1)
-    late = await start_replica(server)
-    assert one.model("default").live.n_learned == 121
-    assert len(await digests(one, other, late)) == 1
-
-
-async def test_what_the_service_learns_is_what_the_library_learns(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    library = LiveModel(ModelConfig(), (3, 4))
-    for one in drafts(100):
-        learned = (await replica.learn("default", [one]))[0]
-        applying = library.begin(one.records, 1, [Unit(1)], learned.offset).finish()
-        assert learned.ranks == applying.ranks.tolist()
-        assert learned.updated == applying.updated.tolist()
-    for _ in library.digest_steps():
-        pass
-    assert library.digest() == await replica.model("default").compute_digest()
-
-
-async def test_a_long_batch_lets_others_have_their_turn(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    model = replica.model("default")
-    seen = set()
-    learning = asyncio.create_task(replica.learn("default", [batch(2000)]))
-    while not learning.done():
-        seen.add((model.offset.position, model.live.n_learned))
-        await asyncio.sleep(0)
-    assert len(seen) > 30
-    assert all(n_learned in (0, position + 1) for position, n_learned in seen)
-    assert model.offset.position == 1999
-
-
-async def test_read_your_writes_on_another_replica(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    for n in range(1, 20):
-        offset = (await one.learn("default", [batch(3, seed=n)]))[0].offset
-        await other.wait_for("default", offset._replace(position=2), 30)
-        assert other.model("default").live.n_learned >= 3 * n
-    end = one.model("default").offset
-    for beyond in (end._replace(position=3), end._replace(sequence=end.sequence + 1), Offset(2**63, 0, 0)):
-        with pytest.raises(InvalidInstance, match="beyond the end") as caught:
-            await other.wait_for("default", beyond, 30)
-        assert caught.value.field == "min_offset"
-
-
-async def test_waiting_for_an_offset_is_bounded(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    async with other.model("default").paused():  # it cannot apply anything
-        offset = await teach(one)
-        with pytest.raises(NotReady, match="behind"):
-            await other.wait_for("default", offset, 0.1)
-    await other.wait_for("default", offset, 30)
-
-
-async def test_a_mark_is_answered_by_all_with_one_digest(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    await teach(one)
-    offset = await one.mark("default", "token")
-    await teach(one, seed=2)
-    keys = one.model("default").keys
-    async with asyncio.timeout(60):
-        while len(said := await replica_status.mark_digests(one.store, keys, "token")) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    assert {marked.replica for marked in said} == {one.id, other.id}
-    assert {marked.offset for marked in said} == {str(offset)}
-    living = (await read_catalog(one.store)).get("default")
-    assert living is not None
-    rebuilt = await replay.replay(one.store, living, offset)
-    assert {marked.digest for marked in said} == {await rebuilt.compute_digest()}
-    assert 0 < await one.store.client.ttl(keys.key("marks:token")) <= replica_status.MARK_SECONDS
 
 
 async def test_entries_too_large_for_one_reply_get_through(own_server: Server, start_replica: StartReplica) -> None:
@@ -175,13 +95,3 @@ async def test_start_tells_how_far_it_is(server: Server, start_replica: StartRep
     assert len(set(replaying)) > 3
     assert replaying[-1] == 1.0
     assert other.status().stage == "draining"
-
-
-async def test_draining_takes_nothing_and_answers_on(server: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(server)
-    await teach(replica)
-    replica.drain()
-    assert not replica.status().ready
-    with pytest.raises(NotReady, match="draining"):
-        await teach(replica)
-    assert replica.model("default").live.n_learned == 50

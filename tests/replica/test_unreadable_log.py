@@ -20,36 +20,25 @@ from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach, until
 from tests.support.valkey import Server
 
-
-def damaged(kind: str) -> dict[str, bytes]:
-    payload = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("token")))[0]
-    if kind == "checksum":
-        return {"e": payload, "c": b"00000000"}
-    if kind == "bytes":
-        return {"e": payload[:5], "c": b"%08x" % zlib.crc32(payload[:5])}
-    if kind == "fields":
-        return {"e": payload}
-    newer = msgspec.msgpack.encode((APPLY_VERSION + 1, b"o", 1, ["promote", 1]))
-    return {"e": newer, "c": b"%08x" % zlib.crc32(newer)}
+PAYLOAD = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("token")))[0]
+NEWER = msgspec.msgpack.encode((APPLY_VERSION + 1, b"o", 1, ["promote", 1]))
+DAMAGED = {
+    "checksum is wrong": {"e": PAYLOAD, "c": b"00000000"},
+    "cannot be read": {"e": PAYLOAD[:5], "c": b"%08x" % zlib.crc32(PAYLOAD[:5])},
+    "two fields": {"e": PAYLOAD},
+    f"version {APPLY_VERSION + 1}": {"e": NEWER, "c": b"%08x" % zlib.crc32(NEWER)},
+}
 
 
-@pytest.mark.parametrize(
-    ("kind", "what"),
-    [
-        ("checksum", "checksum is wrong"),
-        ("bytes", "cannot be read"),
-        ("fields", "two fields"),
-        ("newer", f"version {APPLY_VERSION + 1}"),
-    ],
-)
+@pytest.mark.parametrize("what", DAMAGED)
 async def test_an_entry_that_cannot_be_applied_stops_the_model_and_is_never_skipped(
-    server: Server, start_replica: StartReplica, kind: str, what: str
+    server: Server, start_replica: StartReplica, what: str
 ) -> None:
     replica = await start_replica(server)
     await replica.models.create("news", ModelConfig())
     await teach(replica)
     log = replica.model("default").keys.log
-    entry_id = (await replica.store.client.xadd(log, damaged(kind))).decode()
+    entry_id = (await replica.store.client.xadd(log, DAMAGED[what])).decode()
     await until(lambda: not replica.status().ready)
     reason = replica.status().reason or ""
     assert entry_id in reason
@@ -66,7 +55,7 @@ async def test_an_entry_that_cannot_be_applied_stops_the_model_and_is_never_skip
 
 async def test_a_damaged_catalog_is_no_start(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
-    await replica.store.client.xadd(CATALOG_KEY, damaged("checksum"))
+    await replica.store.client.xadd(CATALOG_KEY, DAMAGED["checksum is wrong"])
     await until(lambda: not replica.status().ready)
     assert "catalog" in (replica.status().reason or "")
     other = Replica(Store(server.url, server.store_params))

@@ -6,15 +6,13 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from abound.client import Client, Model
-from benchmarks import composed, rolling
+from benchmarks import composed
 from benchmarks.composed import Composed
-from benchmarks.faults.ledger import examine_now
 
 pytestmark = [
     pytest.mark.long,
@@ -32,40 +30,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
         yield running
     finally:
         running.close()
-
-
-def test_replicas_are_restarted_killed_and_suspended_under_load(running: Composed, tmp_path: Path) -> None:
-    book = rolling.OneStore(tmp_path / "acknowledged.jsonl")
-
-    def restarted(running: Composed, seconds: float) -> None:
-        assert running.replicas[0].stop() == 0
-        running.replicas[0].start()
-        running.replicas[0].until_ready()
-
-    counts = rolling.under_load(running, book, restarted, 0, pause=0.02)
-    assert (counts.classify_failed, counts.client_failed) == (0, 0), book.counts
-    assert counts.classified > 200
-    assert counts.acknowledged > 100
-
-    def killed(running: Composed, seconds: float) -> None:
-        running.replicas[1].kill()
-        time.sleep(1)
-
-    counts = rolling.under_load(running, book, killed, 0, pause=0.02)
-    # A kept connection may end without an answer, which our client takes for a reason to ask again.
-    assert counts.client_failed == 0
-    assert counts.classify_failed <= 5, book.counts
-    running.replicas[1].start()
-    running.replicas[1].until_ready()
-    counts = rolling.under_load(running, book, rolling.one_stopped, 0, pause=0.02)
-    assert counts.client_failed == 0
-    assert counts.classify_failed <= 5, book.counts
-    assert max(counts.slowest_classify, counts.slowest_learn) < rolling.STOPPED_SECONDS, "they waited for its return"
-    findings = examine_now(running.store_url, book.acknowledged, [], running.artifacts)
-    book.close()
-    assert findings.good, findings
-    assert findings.learned >= len(book.acknowledged)
-    assert book.wrong == []
 
 
 def test_the_balancer_says_in_our_words_that_nobody_is_there_and_goes_on_when_they_are_back(running: Composed) -> None:
@@ -100,38 +64,6 @@ def until_status(http: httpx.Client, status: int) -> httpx.Response:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return answer
-
-
-def test_a_web_page_of_others_neither_reads_nor_changes_anything(running: Composed) -> None:
-    """The replicas ask for no key here: one may have its own name stand for this machine, or just send requests."""
-    own = running.url.removeprefix("http://")
-    with httpx.Client(base_url=running.url, timeout=60) as http:
-        assert http.put("/models/victim", json={}).status_code in (200, 201)
-        for name, headers in (
-            ("rebinding", {"Host": "evil.example:8000", "Origin": "http://evil.example:8000", "Accept-Language": "en"}),
-            ("rebinding, reading", {"Host": "127.0.0.1.evil.example", "Accept-Language": "en"}),
-            ("another site", {"Host": own, "Origin": "http://evil.example"}),
-            ("a frame of nowhere", {"Host": own, "Origin": "null"}),
-            ("a show of a key", {"Host": "evil.example", "Accept-Language": "en", "Authorization": "Bearer abk_1_1"}),
-        ):
-            for method, path in (("POST", "/learn"), ("GET", "/models"), ("GET", "/"), ("DELETE", "/models/victim")):
-                answer = http.request(method, path, headers=headers, json={"text": "a", "labels": ["pwned"]})
-                assert answer.status_code == 403, (name, method, path)
-                assert answer.json()["type"] == "/problems/forbidden"
-        image = {"Host": own, "Accept-Language": "en", "Sec-Fetch-Site": "cross-site"}
-        assert http.get("/models/victim/export", headers=image).status_code == 403
-        assert http.get("/", headers=image).status_code == 200
-        for headers in (
-            {"Accept-Language": "en"},
-            {"Accept-Language": "en", "Origin": f"http://{own}"},
-            {"Accept-Language": "en", "Host": "localhost:8000", "Origin": "http://localhost:8000"},
-            {"Accept-Language": "en", "Host": "[::1]:8000", "Origin": "http://localhost:3000"},
-            {"Accept-Language": "en", "Host": "10.0.0.9:8000", "Origin": "http://10.0.0.9:8000"},
-            {"Host": "any.example"},  # no browser
-        ):
-            assert http.get("/models", headers=headers).status_code == 200, headers
-            assert http.post("/learn", json={"text": "a", "labels": ["b"]}, headers=headers).status_code == 200
-        assert http.delete("/models/victim").status_code == 204
 
 
 @pytest.mark.parametrize(

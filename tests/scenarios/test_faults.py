@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from benchmarks import balancer
 from benchmarks.faults.__main__ import figures
 from benchmarks.faults.run import run
-from benchmarks.faults.schedule import KILLS, TROUBLES, step
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -30,10 +28,3 @@ def test_what_was_acknowledged_outlives_kills_of_a_fleet(tmp_path: Path, vectors
     assert outcome.findings.in_history > 0  # the log was trimmed on the way
     assert outcome.book.counts["asked to have read its writes"] > 2 * kills
     assert outcome.book.counts["classify failed"] == 0, outcome.book.counts
-
-
-def test_what_happens_follows_from_seed_and_number() -> None:
-    assert step(3, 7) == step(3, 7) != step(3, 8) != step(4, 8)
-    steps = [step(1, number) for number in range(1, 201)]
-    assert set(Counter(one.kill for one in steps)) == set(KILLS)
-    assert {trouble.kind for one in steps for trouble in one.troubles} == set(TROUBLES)

@@ -16,15 +16,9 @@ import redis
 from abound.processes import lifetime
 from abound.processes.embedded_store import EmbeddedStore
 from benchmarks.serving import Serving
+from tests.support.job_worker import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-
-
-def serve(*options, seconds=60, **variables):
-    """Run ``abound serve`` until it ends by itself."""
-    command = [sys.executable, "-m", "abound", "serve", *options]
-    environment = os.environ | variables
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
 
 
 def command_of(pid):
@@ -36,15 +30,6 @@ def command_of(pid):
 def one(serving, part):
     """The pid of the first process of the service whose command line contains ``part``."""
     return next(pid for pid in serving.pids() if part in command_of(pid))
-
-
-def until(condition, patience=60.0):
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def status(serving, path, **request):
@@ -66,20 +51,11 @@ def serving(tmp_path_factory):
         assert service.stop() == 0
 
 
-# refusals
-
-
 def test_an_address_that_others_reach_without_a_key(tmp_path):
-    ended = serve("--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path))
+    command = [sys.executable, "-m", "abound", "serve", "--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "--insecure" in ended.stderr
-
-
-def test_a_data_directory_in_use(serving, tmp_path):
-    ended = serve("--port", "0", "--data-dir", str(Path(serving.output.parent / "data")))
-    assert ended.returncode == 1
-    assert f"in use by another abound (process {serving.process.pid})" in ended.stderr
-    assert status(serving, "/readyz") == 200
 
 
 # while it runs

@@ -1,7 +1,6 @@
 """A model's file: whatever comes in its place is refused with a sentence, or is the model that was written."""
 
 import asyncio
-import random
 import struct
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -15,21 +14,19 @@ from hypothesis import strategies as st
 
 from abound.artifacts.checksums import checksum_of, seal
 from abound.artifacts.file_format import encode_head
-from abound.log.events import APPLY_VERSION, LearnEvent
+from abound.log.events import APPLY_VERSION
 from abound.state.model_file import MAGIC, read_model_file
 from abound.state.position import Position
 from abound.state.state_image import MANIFEST, Part, StateManifest, load, parts_of, shapes_of, write
 from abound.store.key_names import ModelKeys
 from abound.tasks import do_nothing
 from abound_core.errors import Corrupted, TooLarge, UnknownApplyVersion
-from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
-from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel, warmup
 from abound_core.model.state import STATE_FORMAT
-from abound_core.types import START, Offset
+from abound_core.types import Offset
 from tests.core.model.forging import CONFIGS, forgery_of
-from tests.support.lab import apply, digest_of, model_of
+from tests.support.lab import digest_of, model_of
 
 REFUSALS = (Corrupted, TooLarge, UnknownApplyVersion)
 LIMIT = 2**24
@@ -37,7 +34,6 @@ MIB = 2**20
 
 
 def file_of(live: LiveModel) -> tuple[bytes, str]:
-    """A model's file, and its digest."""
     files: dict[str, bytes] = {}
 
     async def put(name: str, data: bytes) -> None:
@@ -50,18 +46,7 @@ def file_of(live: LiveModel) -> tuple[bytes, str]:
     return encode_head(MAGIC, manifest) + b"".join(files.values()), manifest.digest
 
 
-def large() -> LiveModel:
-    """A model of a million bytes, more than its file has."""
-    live, rng = model_of(0, 1), random.Random(1)
-    for _ in range(800):
-        features = ",".join(f'"{rng.randrange(2**30)}": 1' for _ in range(20))
-        record = live.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], live.limits)
-        apply(live, START, LearnEvent(record, 1, [Unit(1)]))
-    return live
-
-
 FILE, DIGEST = file_of(model_of(25, 1))
-LARGE, _ = file_of(large())
 BODY_STARTS = 12 + struct.unpack_from("<I", FILE, 8)[0]
 HEAD = msgspec.json.decode(FILE[12:BODY_STARTS])
 BODY = FILE[BODY_STARTS:]
@@ -73,7 +58,6 @@ async def in_pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
 
 
 def read(data: bytes, size: int = 10_000, limit: int = LIMIT) -> LiveModel:
-    """The model that a file is."""
 
     async def reading() -> LiveModel:
         manifest, parts = await read_model_file(in_pieces(data, size), limit)
@@ -106,11 +90,9 @@ def test_a_file_is_the_model_however_it_comes(size):
     [
         (b"", Corrupted, "ends in its first bytes"),
         (FILE[:40], Corrupted, "ends in its head"),
-        (FILE[:-1], Corrupted, "ends in its part"),
         (FILE + b"x", Corrupted, "more bytes after its last part"),
         (b"PK" + FILE[2:], Corrupted, "not a model file"),
         (with_head({"format": STATE_FORMAT - 1}), UnknownApplyVersion, f"format {STATE_FORMAT - 1}"),
-        (with_head({"format": STATE_FORMAT + 1}), UnknownApplyVersion, f"format {STATE_FORMAT + 1}"),
         (FILE[:8] + struct.pack("<I", 2**31) + FILE[12:], Corrupted, "larger than allowed"),
         (FILE.replace(b"news", b"nows", 1), Corrupted, "head of the file is damaged: its checksum is wrong"),
         (FILE[:12] + b"~" + FILE[13:], Corrupted, "head of the file cannot be read"),
@@ -121,10 +103,8 @@ def test_a_file_is_the_model_however_it_comes(size):
         (with_head({"parts": [{"size": 2**40, "checksum": ""}]}), Corrupted, "impossible size"),
         (with_head({"parts": [{"size": 2**25, "checksum": ""}]}), TooLarge, "more than the limit of"),
         (with_head({"arrays": HEAD["arrays"][1:]}), Corrupted, "do not fill"),
-        (with_array(shape=[2**40]), Corrupted, "impossible dtype, shape or size"),
         (with_array(dtype="|O"), Corrupted, "impossible dtype, shape or size"),
         (with_head({"arrays": HEAD["arrays"][1::-1] + HEAD["arrays"][2:]}), Corrupted, None),  # swapped
-        (with_head({"state": {}}), Corrupted, "no configuration"),
         (with_head({"state": {"config": {"nonsense": 1}}}), Corrupted, "no configuration"),
         (with_head({"state": []}), Corrupted, "cannot be read"),
     ],
@@ -185,7 +165,6 @@ def test_other_numbers_in_a_file_take_no_more_than_a_small_multiple_of_it(config
 
 
 def made(config: str) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    """The arrays and the state of a small model of this configuration."""
     warmup()  # a kernel that is loaded while memory is traced would count
     forgery = forgery_of(config)
     arrays = {name: array.copy() for name, array in forgery.arrays.items()}

@@ -9,48 +9,33 @@ import structlog
 from abound.artifacts.checksums import seal
 from abound.history.load import load_newest
 from abound.history.replay import compact, replay
-from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
+from abound.log.catalog import CatalogModel
+from abound.log.events import APPLY_VERSION
 from abound.state import snapshots
 from abound.state.replicated_model import ReplicatedModel
 from abound.state.snapshots import SnapshotParams
 from abound.state.state_image import StateManifest
 from abound.store.client import Store
 from abound_core.errors import Corrupted
-from abound_core.model.entry_application import Unit
 from abound_core.model.state import STATE_FORMAT
 from abound_core.types import START
-from tests.support.streams import drafts
+from tests.support.lab import Lab, events
 
 SMALL_PARTS = SnapshotParams(part_bytes=16_384)
-OLDER, NEWER = STATE_FORMAT - 1, STATE_FORMAT + 1
+OLDER = STATE_FORMAT - 1
 
 Change = Callable[[Store, CatalogModel, StateManifest], Awaitable[None]]
 
 
-async def append(store: Store, living: CatalogModel, n: int, seed: int) -> None:
-    async with store.client.pipeline() as pipe:
-        for one in drafts(n, seed):
-            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(one.records, 1, [Unit(1)])))
-            pipe.xadd(living.keys.log, {"e": payload, "c": checksum})
-        await pipe.execute()
-
-
-async def create(store: Store, name: str = DEFAULT_MODEL) -> CatalogModel:
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
-    await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
-    return (await read_catalog(store)).get(name)
-
-
 @pytest.fixture
-async def two(store: Store) -> tuple[CatalogModel, list[StateManifest]]:
+async def two(store: Store, lab: Lab) -> tuple[CatalogModel, list[StateManifest]]:
     """A model with two snapshots, newest first, and a log that goes on after them."""
-    living = await create(store)
+    living = await lab.living()
     made = []
     for seed in range(2):
-        await append(store, living, 60, seed)
+        await lab.append(*events(60, seed))
         made.append(await compact(store, living, SMALL_PARTS))
-    await append(store, living, 60, 2)
+    await lab.append(*events(60, 2))
     return living, made[::-1]
 
 
@@ -82,11 +67,11 @@ async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(s
     assert await half.compute_digest() == older.digest
 
 
-async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store):
-    living = await create(store)
+async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store, lab):
+    living = await lab.living()
     made = []
     for seed in range(5):
-        await append(store, living, 5, seed)
+        await lab.append(*events(5, seed))
         made.append(await compact(store, living, SnapshotParams(keep=3, part_bytes=16_384)))
     good = await snapshots.read_manifests(store, living.keys)
     assert good == made[:1:-1]
@@ -121,7 +106,6 @@ def rewritten(key: Callable[[CatalogModel, StateManifest], bytes], how: Callable
 
 
 def sealed(fields: dict[str, Any]) -> bytes:
-    """A manifest with a right checksum, whatever it says."""
     return msgspec.json.encode(seal(msgspec.convert(fields, StateManifest)))
 
 
@@ -141,19 +125,14 @@ def flipped(data: bytes) -> bytes:
 
 DAMAGES = {
     "truncated part": (rewritten(part(1), lambda data: data[:-1]), "part 1 is damaged: its size or checksum is wrong"),
-    "empty part": (rewritten(part(0), lambda data: b""), "part 0 is damaged: its size or checksum is wrong"),
     "missing first part": (missing(part(0)), "part 0 is missing"),
-    "missing last part": (missing(part(3)), "part 3 is missing"),
     "missing manifest": (missing(manifest_key), "has no snapshot"),
     "manifest garbage": (rewritten(manifest_key, lambda packed: b"\xff{garbage"), "cannot be read"),
     "other number of entries": (changed(n_entries=1), "manifest is damaged: its checksum is wrong"),
-    "other checksum": (changed(checksum="0" * 32), "manifest is damaged: its checksum is wrong"),
     "no checksum": (changed(checksum=""), "manifest is damaged: its checksum is wrong"),
     "older format": (described(format=OLDER), f"format {OLDER}; this release reads {STATE_FORMAT}"),
-    "newer format": (described(format=NEWER), f"format {NEWER}; this release reads {STATE_FORMAT}"),
     "newer apply version": (described(apply_version=APPLY_VERSION + 1), "apply version"),
     "other model": (described(model="other"), "of other"),
-    "other incarnation": (described(incarnation="1-0"), "1-0"),
     "other id": (described(id="1-0.0-00000000"), "belongs to 1-0.0-00000000"),
     "offset garbage": (described(offset="nowhere"), "not an offset"),
     "other place in the log": (described(entry_checksum="00000000"), "does not continue from its offset"),
@@ -205,9 +184,9 @@ async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_sta
     assert older.id in [manifest.id for manifest in await snapshots.read_manifests(store, living.keys)]
 
 
-async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store):
-    living = await create(store)
-    await append(store, living, 60, 1)
+async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store, lab):
+    living = await lab.living()
+    await lab.append(*events(60, 1))
     steps = 0
 
     async def between() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import redis
-import structlog.testing
 
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.log.stream import LogParams
@@ -20,7 +19,7 @@ from abound.processes.embedded_store import EmbeddedStore
 from abound.replica.replica import Replica, ReplicaParams
 from abound.security.audit import newest_acts
 from abound.state.snapshots import delete_incarnation
-from abound.store.client import Store, StoreParams, fetch_server_info
+from abound.store.client import Store, StoreParams
 from abound.store.replication import rewrite_aof
 from abound.store.server_info import WAITAOF_COMMAND_VERSION, ServerInfo
 from abound_core.errors import CannotStart
@@ -210,45 +209,6 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
         while (facts := replica.server_info()) is None or not facts.syncs_writes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert facts.warning is None
-
-
-async def test_both_ways_of_asking_say_the_same(pausing: Server) -> None:
-    store = Store(pausing.url, pausing.store_params)
-    connection = await store.open_connection("test")
-    for value in ("yes", "no"):
-        with pausing.client() as client:
-            client.config_set(SETTING, value)
-        for facts in (await store.server_info(), await fetch_server_info(connection, 10.0)):
-            assert (facts.appendfsync, facts.pauses, facts.syncs_writes) == ("always", value == "yes", value == "no")
-    connection.close()
-    await store.close()
-
-
-async def test_a_change_since_the_store_was_asked_last_is_seen_behind_each_append(
-    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
-    replica = await start_replica(own_server, ReplicaParams(durability="fsync"))
-    for value, level in (("no", "fsync"), ("yes", "log"), ("no", "fsync")):
-        with own_server.client() as client:
-            client.config_set(SETTING, value)
-        [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
-        assert learned.durability == level
-
-
-async def test_fsync_by_default_is_refused_at_the_start(pausing: Server) -> None:
-    replica = Replica(Store(pausing.url, pausing.store_params), ReplicaParams(durability="fsync"))
-    with pytest.raises(CannotStart, match=f"ABOUND_DURABILITY is fsync, but .*{SETTING} no"):
-        await replica.start()
-    await replica.stop()
-
-
-async def test_the_start_says_so(pausing: Server) -> None:
-    store = Store(pausing.url, pausing.store_params)
-    with structlog.testing.capture_logs() as lines:
-        await store.check()
-    await store.close()
-    assert [f"set {SETTING} no to keep them" in line["event"] for line in lines] == [True]
 
 
 def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:

@@ -9,32 +9,26 @@ from pathlib import Path
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.history.archive import ArchiveContext, archive
 from abound.history.garbage import FileCollector
-from abound.history.history import History, HistoryParams
+from abound.history.history import History
 from abound.history.replay import replay
 from abound.history.verify import verify
 from abound.log.catalog import DEFAULT_MODEL, read_catalog
 from abound.replica.replica import Replica
 from abound.store.client import Store
-from abound.store.lease import acquire
 from abound_core.errors import AboundError
 from abound_core.types import START, Offset
 from tests.support.fixtures import StartReplica
 from tests.support.lab import Lab, events
 from tests.support.valkey import Server
 
-SEGMENT = HistoryParams(segment_bytes=4096)
-
 
 async def grow(lab: Lab, seed: int) -> None:
     """Learn, and move to history what can be."""
-    living = await lab.living()
     for half in (0, 1):
         await lab.append(*events(40, seed + half))
         await lab.snapshot()
-    async with acquire(lab.store, living.keys) as lease:
-        await archive(ArchiveContext(lab.store, lab.artifacts, living, lease, SEGMENT))
+    await lab.archive()
 
 
 def copy(folder: Path, to: Path) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from abound.store import expiring
 from abound.store.client import Store
-from abound_core.errors import StoreUnavailable
 
 KEY = b"abound:records"
 
@@ -34,24 +31,3 @@ async def test_a_record_made_before_the_clock_was_set_back_lasts_no_longer_than_
     assert list(await expiring.live(store, KEY, 0.5)) == ["ahead"]
     await asyncio.sleep(0.6)
     assert await expiring.live(store, KEY, 0.5) == {}
-
-
-async def test_a_held_record_is_renewed_and_survives_an_outage_of_the_store(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_calls, enough, put = 0, asyncio.Event(), expiring.put
-
-    async def failing(store: Store, key: bytes, name: str, payload: bytes = b"") -> None:
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls == 2:
-            raise StoreUnavailable("away")
-        await put(store, key, name, payload)
-        if n_calls == 4:
-            enough.set()
-
-    monkeypatch.setattr(expiring, "put", failing)
-    async with asyncio.timeout(30), expiring.hold(store, KEY, "one", b"x", 0.01):
-        await enough.wait()
-        assert (await expiring.live(store, KEY, 60))["one"].payload == b"x"
-    assert await expiring.live(store, KEY, 60) == {}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import redis.exceptions
 
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from abound.store.lease import ACTIVATION, Lease, LeaseLost, acquire, read_payloads
+from abound.store.lease import Lease, LeaseLost, acquire
 from abound_core.errors import Conflict, StoreUnavailable
 from abound_core.types import Offset
-from tests.support.valkey import Server
 
 KEYS = ModelKeys("m", "1-0")
 KEY = KEYS.key("pointer")
@@ -86,27 +84,6 @@ async def test_a_clock_that_was_set_back_does_not_make_it_last(store: Store) -> 
         pass
 
 
-async def test_whoever_was_stopped_for_too_long_changes_nothing(store: Store) -> None:
-    async with acquire(store, KEYS, 60.0) as late:  # it does not notice by renewing
-        await late.swap([("SET", KEY, "late")])
-        await store.client.delete(KEYS.key("lease"))  # its time is over while it is stopped
-        async with acquire(store, KEYS) as next_one:
-            assert not late.lost
-            with pytest.raises(LeaseLost):
-                await late.swap([("SET", KEY, "later"), ("DEL", KEYS.key("fence"))])
-            assert late.lost
-            with pytest.raises(LeaseLost):
-                await late.check()
-            await next_one.check()
-            await late.release()  # leaves the other's alone
-            with pytest.raises(Conflict):
-                async with acquire(store, KEYS):
-                    pass
-        with pytest.raises(LeaseLost):  # nor when the other one is done
-            await late.swap([("SET", KEY, "later")])
-    assert await store.client.get(KEY) == b"late"
-
-
 async def test_a_model_that_is_deleted_takes_the_lease_with_it(store: Store) -> None:
     async with acquire(store, KEYS) as lease:
         await store.client.delete(KEYS.key("lease"), KEYS.key("fence"))
@@ -115,63 +92,10 @@ async def test_a_model_that_is_deleted_takes_the_lease_with_it(store: Store) -> 
     assert await store.client.keys("*") == []
 
 
-async def test_a_number_that_a_failover_lost_is_not_given_twice(store: Store) -> None:
-    async with acquire(store, KEYS) as lease:
-        await store.client.delete(KEYS.key("lease"), KEYS.key("fence"))
-        async with acquire(store, KEYS) as other:
-            assert number_of(other) == number_of(lease)
-            assert other.token != lease.token
-            with pytest.raises(LeaseLost):
-                await lease.swap([("SET", KEY, "x")])
-
-
 async def test_a_command_that_fails_says_so(store: Store) -> None:
     async with acquire(store, KEYS) as lease:
         with pytest.raises(StoreUnavailable, match="refused"):
             await lease.swap([("LPUSH", KEYS.key("fence"), "x")])
-
-
-async def test_a_store_that_is_full_can_still_be_made_smaller(own_server: Server) -> None:
-    store = Store(own_server.url, own_server.store_params)
-    with own_server.client() as client:
-        for i in range(200):
-            client.xadd(KEYS.log, {"e": b"x" * 10_000, "c": b"0"}, id=f"{i + 1}-0")
-        client.config_set("maxmemory", client.info("memory")["used_memory"] - 1_000_000)
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            client.set("x", "y")
-        async with acquire(store, KEYS) as lease:
-            await lease.swap([("XTRIM", KEYS.log, "MINID", "=", "190-0"), ("SET", KEY, "x")])
-        assert client.xlen(KEYS.log) == 11
-        client.set("x", "y")
-    await store.close()
-
-
-async def test_a_store_that_goes_away_leaves_the_lease_to_run_out(own_server: Server) -> None:
-    store = Store(own_server.url, own_server.store_params)
-    async with acquire(store, KEYS, 60.0) as lease:
-        own_server.kill()
-        with pytest.raises(StoreUnavailable):
-            await lease.check()
-    own_server.start()
-    with own_server.client() as client:
-        assert 0 < client.pttl(KEYS.key("lease")) <= 60_000
-    await store.close()
-
-
-async def test_a_payload_is_there_for_as_long_as_its_lease(store: Store) -> None:
-    async def read() -> list[list[int] | None]:
-        return await read_payloads(store, [KEYS, ModelKeys("other", "1-0")], ACTIVATION, list[int])
-
-    assert await read() == [None, None]
-    async with acquire(store, KEYS, SECONDS, ACTIVATION) as lease, acquire(store, KEYS):
-        assert await read() == [None, None]
-        await lease.renew(b"[1,2]")
-        await renewed(store, "activation-lease")
-        assert await read() == [[1, 2], None]
-        await lease.renew(b"written by another release")
-        assert await read() == [None, None]
-        await lease.renew(b"[3]")
-    assert await read() == [None, None]
 
 
 async def test_an_entry_is_appended_once_and_by_the_holder_only(store: Store) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from abound.jobs import dispatcher, job_process
 from abound.jobs.context import JobContext
 from abound.jobs.methods import METHODS, JobMethod, Outcome, Progress
 from abound.jobs.repository import JobParams
-from abound.processes import child_main, parallel
+from abound.processes import child_main
 from abound.settings import Settings
 from abound_core.errors import Conflict, VersionDeleted
 from abound_core.types import START
@@ -78,11 +77,6 @@ async def crunch(context: JobContext, params: Steps, progress: Progress) -> Outc
 
 async def ending(context: JobContext, params: Ending, progress: Progress) -> Outcome:
     """End in some way that is not good."""
-    if params.how == "late":  # fails after it has committed, more often than others may
-        await context.commit()
-        if context.job.attempt <= 3:
-            raise Conflict(f"not at attempt {context.job.attempt}")
-        return {"attempt": context.job.attempt}
     if params.how == "gone":  # fails after it has committed, for good
         await context.commit()
         raise VersionDeleted("what it made was taken away")
@@ -90,16 +84,10 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     await context.artifacts.put(f"tests/{context.attempt_name}/part", b"x")
     if params.how == "error":
         raise Conflict("it cannot be done")
-    if params.how == "cluster":
-        await asyncio.to_thread(reach, "dask://127.0.0.1:1")
     if params.how == "bug":
         raise TypeError("a planted error")
     if params.how == "deaf":  # neither says a word nor listens
         time.sleep(600)  # noqa: ASYNC251
-    if params.how == "committed":
-        await context.commit(f"tests/{context.attempt_name}")
-        progress("committed", 0.9)
-        await asyncio.sleep(60)
     if params.how.startswith("child"):
         child = await asyncio.create_subprocess_exec("sleep", "600")
         progress(f"child {child.pid}", 0.5)
@@ -110,9 +98,6 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
         hold_all_memory()
     if params.how == "memory in a thread":
         await asyncio.to_thread(hold_all_memory)
-    if params.how == "threads":
-        for _ in range(100_000):
-            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     if params.how == "death" or (params.how == "death once" and context.job.attempt == 1):
         os.kill(os.getpid(), signal.SIGKILL)
     return {"attempt": context.job.attempt}
@@ -133,35 +118,15 @@ def session_niceness() -> int | None:
         return None
 
 
-def reach(address: str) -> None:
-    with parallel.parallel(address, 1):
-        pass
-
-
 TEST_METHODS = {
     "steps": JobMethod(Steps, steps),
     "crunch": JobMethod(Steps, crunch, kind="fit"),
     "ending": JobMethod(Ending, ending),
 }
 
-
-BREAKING = "BREAK_WHAT_RUNS_JOBS"
-"""Variable that names a file: while it is there, no job can be begun, and it says how that goes."""
-
-begin, group = job_process.run, Settings.group
+group = Settings.group
 
 G = TypeVar("G")
-
-
-def break_or_begin(settings: Settings, job_id: str, holder: str) -> None:
-    """What a job process does first: fails as if something could not be imported, dies, or begins the job."""
-    breaking = Path(os.environ.get(BREAKING, "/nowhere"))
-    if not breaking.exists():
-        begin(settings, job_id, holder)
-    elif breaking.read_text() == "death":
-        os.kill(os.getpid(), signal.SIGKILL)
-    else:
-        raise ModuleNotFoundError("No module named 'gone'")
 
 
 def quick_group(settings: Settings, kind: type[G]) -> G:
@@ -175,10 +140,8 @@ def quick_group(settings: Settings, kind: type[G]) -> G:
 def main() -> int:
     METHODS.update(TEST_METHODS)
     Settings.group = quick_group  # type: ignore[method-assign,assignment]
-    job_process.run = break_or_begin
     job_process.RENEW_SECONDS = 0.3
     dispatcher.RETRY_SECONDS = 0.5
-    parallel.CONNECT_SECONDS = 0.2
     return child_main.run("worker", None, worker.run)
 
 

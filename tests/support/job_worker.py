@@ -113,12 +113,10 @@ class Office:
         return dict(until(is_there))
 
     def files(self) -> list[str]:
-        """What is in the artifact store besides its marker and its high-water marks."""
-        return sorted(
-            str(path.relative_to(self.artifacts)).partition("/")[2]
-            for path in self.artifacts.rglob("*")
-            if path.is_file() and path.name not in ("abound.json", "high-water.json")
-        )
+        """What is in the artifact store besides its marker and its high-water marks, also while they are written."""
+        found = [path for path in self.artifacts.rglob("*") if path.is_file()]
+        names = [str(path.relative_to(self.artifacts)).partition("/")[2] for path in found]
+        return sorted(name for name in names if name not in ("abound.json", "high-water.json") and name[0] != ".")
 
     def clear(self) -> None:
         """Take away what jobs wrote and committed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -38,6 +38,7 @@ from abound.state.replicated_model import ReplicatedModel
 from abound.state.snapshots import SnapshotParams
 from abound.state.state_image import StateManifest
 from abound.store.client import Store
+from abound.store.key_names import ModelKeys
 from abound.store.lease import acquire
 from abound_core.config import ModelConfig
 from abound_core.model.entry_application import Unit
@@ -209,12 +210,16 @@ class Context:
     """What a job is given, without jobs."""
 
     def __init__(
-        self, lab: Lab, living: Any, job: str = "job", committed: bool = False, outcome: dict[str, Any] | None = None
+        self, lab: Lab, living: Any, job: str = "job", committed: bool = False, outcome: Any = None, **fields: Any
     ) -> None:
-        self.store, self.artifacts, self.living = lab.store, lab.artifacts, living
-        self.job = SimpleNamespace(id=job, committed=committed, outcome=outcome or {})
+        self.store, self.artifacts, self.living, self.threads = lab.store, lab.artifacts, living, 1
+        given = {"kept": [], "config": {}, "data": "history", "upload": None, "activate": "never"} | fields
+        self.job = SimpleNamespace(id=job, committed=committed, outcome=outcome or {}, **given)
         self.settings = SimpleNamespace(
-            prepare_seconds=10.0, undo_bytes=2**30, group=lambda kind: SMALL if kind is type(SMALL) else kind()
+            prepare_seconds=10.0,
+            undo_bytes=2**30,
+            cluster=None,
+            group=lambda kind: SMALL if kind is type(SMALL) else kind(),
         )
         self.stages: list[str] = []
 
@@ -230,8 +235,14 @@ class Context:
     async def so_far(self, outcome: dict[str, Any]) -> None:
         self.job.outcome = outcome
 
-    async def commit(self) -> None:
+    async def commit(self, *prefixes: str) -> None:
         self.stages.append("commit")
+
+    async def will_write(self, prefix: str) -> None:
+        """Nothing of it is deleted."""
+
+    async def serving_keys(self) -> ModelKeys:
+        return self.living.keys
 
     def progress(self, stage: str, fraction: float) -> None:
         assert 0 <= fraction <= 1
@@ -340,9 +351,6 @@ async def learning(replica: Replica, seed: int = 50) -> AsyncIterator[None]:
     finally:
         stop = True
         await task
-
-
-Open = Callable[[], Awaitable[Lab]]
 
 
 async def replace_by(lab: Lab, live: LiveModel, record: str = "job", keep: bool = False, **fields: Any) -> Offset:

@@ -13,15 +13,12 @@ class Proxy:
     ----------
     lose_replies_to : bytes or None
         The next command with these bytes in it is forwarded and its connection is cut instead of answered.
-    lose_commands : bytes or None
-        The next command with these bytes in it is not forwarded and its connection is cut.
     """
 
     def __init__(self, path: Path, target: str) -> None:
         self.path = path
         self.target = target
         self.lose_replies_to: bytes | None = None
-        self.lose_commands: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -57,9 +54,6 @@ class Proxy:
         back = asyncio.create_task(self._back(there_reader, writer, muted))
         try:
             while data := await reader.read(65_536):
-                if self.lose_commands is not None and self.lose_commands in data:
-                    self.lose_commands = None
-                    break
                 if self.lose_replies_to is not None and self.lose_replies_to in data:
                     self.lose_replies_to = None
                     muted.set()

@@ -6,10 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-import structlog
 
 from abound.log.events import ActivateEvent, PrepareVersionEvent
-from abound.replica import loaded_versions
 from abound.replica.loaded_versions import ServingParams
 from abound.replica.replica import Replica
 from abound.state.replicated_model import ReplicatedModel
@@ -20,7 +18,7 @@ from abound.versions.card import Card
 from abound_core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, UnknownVersion
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
-from tests.support.lab import Lab, digest_at, events, model_of, refitted
+from tests.support.lab import Lab, digest_at, model_of, refitted
 from tests.support.replicas import until
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
@@ -50,38 +48,6 @@ def observe(replica: Replica) -> tuple[Offset, str] | None:
 async def truth(lab: Lab) -> list[tuple[Offset, str]]:
     """From which offset on which version is active, by the log alone."""
     return [(at, event.version) for at, event in await lab.elements() if isinstance(event, ActivateEvent)]
-
-
-async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_on(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, slow = await lab.replica(), await lab.replica()
-    gate = asyncio.Event()
-    load_now = loaded_versions.LoadedVersions._load_now
-
-    async def load_late(on: loaded_versions.LoadedVersions, *given: Any) -> Any:
-        if on is slow.loaded_versions:
-            await gate.wait()
-        return await load_now(on, *given)
-
-    monkeypatch.setattr(loaded_versions.LoadedVersions, "_load_now", load_late)
-    await one.learn("default", drafts(40))
-    card = await version(lab)
-    with structlog.testing.capture_logs() as logs:
-        at = await activate(await here(lab, prepare_seconds=6), card.id, "a test")
-    assert [line["without"] for line in logs if "before all replicas" in line["event"]] == [[slow.id]]
-    await one.learn("default", drafts(5, 77))
-    await until(lambda: model(slow).halted is not None)
-    assert model(slow).offset < at
-    assert observe(slow) is None
-    assert card.id in str(slow.status().reason)
-    assert not slow.status().ready
-    assert observe(one) == (model(one).offset, card.id)
-    gate.set()
-    last = model(one).offset
-    assert await digest_at(slow, last) == await digest_at(one, last) == await lab.expected()
-    await until(lambda: slow.status().ready)
-    assert observe(slow) == (last, card.id)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ESTALE, "stale"), MemoryError()], ids=["OSError", "MemoryError"])
@@ -123,37 +89,6 @@ async def test_a_replica_without_the_artifact_store_answers_nothing_until_the_in
     await until(lambda: blind.status().ready and late.status().ready)
     last = model(one).offset
     assert {await digest_at(replica, last) for replica in (one, blind, late)} == {await lab.expected()}
-
-
-async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(lab: Lab) -> None:
-    one = await lab.replica()
-    living = await lab.living()
-    await one.learn("default", drafts(40))
-    early = await lab.snapshot()
-    gone, card = await version(lab), await version(lab, "second")
-    await activate(await here(lab), gone.id, "a test")
-    at = await activate(await here(lab), card.id, "a test")
-    await lab.append(*events(5, 4))
-    await activate(await here(lab), LIVE, "a test")
-    await versions.delete(lab.artifacts, living.keys, gone.id)
-    at = await activate(await here(lab), card.id, "a test")
-    await lab.append(*events(5, 5))
-    last = (await lab.elements())[-1][0]
-    expected = await lab.expected()
-    assert await digest_at(one, last) == expected
-    late = await lab.snapshot()
-    assert late.digest == expected
-    for snapshot in (late, early, None):
-        found = await lab.replayed(from_start=snapshot is None)
-        assert await digest_at(found, last) == expected
-        new = await lab.replica()
-        assert new.status().ready
-        assert observe(new) == (last, card.id)
-        assert model(new).live.serving.at == str(at)
-        assert await digest_at(new, last) == expected
-        await lab.stop(new)
-        if snapshot is not None:
-            await lab.store.client.lrem(living.keys.key("snapshots"), 0, snapshot.id)
 
 
 async def test_a_replaced_model_keeps_its_active_version_and_the_others(lab: Lab) -> None:

@@ -56,17 +56,8 @@ async def machines(store: Store, tmp_path: Path) -> AsyncIterator[Machines]:
 
 async def forgotten(replica: Replica, artifacts: ArtifactStore, seconds: float = 60.0) -> None:
     """What a job does once it has replaced a model to forget something."""
-    origin = replica.model(DEFAULT_MODEL).origin
-    await delete_others(
-        ReplaceContext(
-            store=replica.store,
-            artifacts=artifacts,
-            name=DEFAULT_MODEL,
-            origin=origin,
-            record="job",
-            prepare_seconds=seconds,
-        )
-    )
+    given = {"name": DEFAULT_MODEL, "origin": replica.model(DEFAULT_MODEL).origin, "record": "job"}
+    await delete_others(ReplaceContext(store=replica.store, artifacts=artifacts, prepare_seconds=seconds, **given))
 
 
 async def test_copies_of_what_is_forgotten_go_from_every_machine(
@@ -140,15 +131,6 @@ async def test_who_forgets_waits_for_every_replica(
     assert await wait_until(is_asked, 0.01, 60)
     await replica_status.withdraw(one.store, [keys], "other")
     await forgetting
-
-
-async def test_nobody_waits_where_files_are_mapped_where_they_lie(
-    server: Server, tmp_path: Path, start_replica: StartReplica
-) -> None:
-    artifacts = ArtifactStore(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
-    one = await start_replica(server, None, artifacts)
-    await forgotten(one, artifacts, 0.0)
-    assert await one.store.client.get(COPIES_KEY) is None
 
 
 async def test_a_machine_with_only_a_worker_deletes_them_too(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import itertools
 import os
-from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -29,11 +26,8 @@ from abound.versions import versions as versions
 from abound.versions.card import Card, new_id
 from abound.versions.promotion import challengers
 from abound.worker import Worker
-from abound_core.config import ModelConfig
 from abound_core.errors import ArtifactsUnavailable, Cancelled, Conflict, UnknownVersion, VersionDeleted
-from abound_core.types import Offset
-from tests.core.methods.toy import made
-from tests.support.lab import Lab
+from tests.support.lab import Context, Lab, events
 from tests.support.small_versions import fitted
 from tests.support.small_versions import write as write_small
 from tests.versions.test_versions import KEYS, fit, write
@@ -174,15 +168,6 @@ async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifa
     assert (await versions.load(artifacts, KEYS, begun.id)).card == begun
 
 
-async def test_a_version_is_published_when_nobody_activates_any_more(store: Store, artifacts: ArtifactStore) -> None:
-    begun = await begin(artifacts)
-    async with activation.fence(store, KEYS):
-        publishing = asyncio.create_task(activation.publish(store, artifacts, KEYS, begun.id))
-        await asyncio.sleep(0)
-        assert await versions.ids(artifacts, KEYS) == []
-    assert await publishing == begun
-
-
 async def test_what_was_taken_away_is_not_published(store: Store, artifacts: ArtifactStore) -> None:
     begun = await begin(artifacts)
     await artifacts.clear(versions.folder(KEYS, begun.id))
@@ -191,67 +176,34 @@ async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Art
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_job_commits_before_its_version_is_seen(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, cancelled: bool
-) -> None:
-    seen: list[list[str]] = []
+async def test_a_job_commits_before_its_version_is_seen(lab: Lab, cancelled: bool) -> None:
+    await lab.teach(*events(80))
+    living, seen = await lab.living(), list[list[str]]()
+    context = Context(lab, living)
 
-    async def read(*given: object) -> fitting.TrainingData:
-        return fitting.TrainingData(made(80, seed=0), None, Offset.parse("5-0.0"))
-
-    async def commit(prefix: str) -> None:
-        seen.append(await versions.ids(artifacts, KEYS))
+    async def commit(*prefixes: str) -> None:
+        seen.append(await versions.ids(lab.artifacts, living.keys))
         if cancelled:
             raise Cancelled("the job was told to stop")
 
-    monkeypatch.setattr(fitting, "_read", read)
-    settings = SimpleNamespace(cluster=None, group=lambda kind: kind())
-    job = SimpleNamespace(id="j", committed=False, kept=[], config={}, data="set", upload=None, activate="no")
-    context = SimpleNamespace(
-        store=store,
-        artifacts=artifacts,
-        living=SimpleNamespace(keys=KEYS, config=ModelConfig()),
-        job=job,
-        settings=settings,
-        threads=1,
-        will_write=AsyncMock(),
-        now=AsyncMock(return_value=1.0),
-        check=lambda: None,
-        commit=commit,
-        serving_keys=AsyncMock(return_value=KEYS),
-    )
-    fit_of = fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+    context.commit = commit  # type: ignore[method-assign]
     if cancelled:
         with pytest.raises(Cancelled):
-            await fit_of
-        assert await versions.ids(artifacts, KEYS) == []
+            await fit_again(context)
     else:
-        outcome = await fit_of
-        assert await versions.ids(artifacts, KEYS) == [outcome["version"]]
-    assert seen == [[]]
+        seen.append([(await fit_again(context))["version"]])
+    assert seen[0] == []
+    assert await versions.ids(lab.artifacts, living.keys) == seen[-1]
 
 
-async def test_a_listing_that_lacks_a_version_loses_no_version(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = await write(artifacts, fit("frequency"))
-    monkeypatch.setattr(versions, "ids", AsyncMock(return_value=[]))
-    assert await collect(store, artifacts) == 0
-    assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
+async def fit_again(context: Context) -> dict[str, Any]:
+    return await fitting.fit(cast(Any, context), fit_params("frequency")(), context.progress)
 
 
-async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: ArtifactStore) -> None:
-    begun = await begin(artifacts)
-    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="no")
-    context = SimpleNamespace(
-        store=store,
-        artifacts=artifacts,
-        living=SimpleNamespace(keys=KEYS),
-        job=job,
-        settings=SimpleNamespace(group=lambda kind: kind()),
-        serving_keys=AsyncMock(return_value=KEYS),
-    )
+async def test_a_job_that_died_after_it_committed_goes_on(lab: Lab) -> None:
+    living = await lab.living()
+    begun = await write_small(lab.artifacts, living.keys, fitted("a"), whole=False)
+    context = Context(lab, living, committed=True, kept=[versions.folder(living.keys, begun.id)])
     for _ in range(2):
-        outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
-        assert outcome["version"] == begun.id
-        assert await versions.ids(artifacts, KEYS) == [begun.id]
+        assert (await fit_again(context))["version"] == begun.id
+        assert await versions.ids(lab.artifacts, living.keys) == [begun.id]

@@ -140,6 +140,13 @@ async def test_a_card_that_breaks_a_rule_does_not_hide_the_others(store: Store, 
     assert await versions.cards(artifacts, KEYS) == [kept]
 
 
+def exchanged(card: Card, bodies: list[bytes], at: int, body: bytes, **fields: Any) -> tuple[Card, list[bytes]]:
+    """The card and the files with another file, whose size and checksum are right."""
+    files, bodies = list(card.files), [*bodies[:at], body, *bodies[at + 1 :]]
+    files[at] = msgspec.structs.replace(files[at], size=len(body), checksum=checksum_of(body), **fields)
+    return msgspec.structs.replace(card, files=files), bodies
+
+
 WRONG_FILES = [
     ({"file": "é.npy"}, None),
     ({"file": ".npy"}, None),
@@ -163,10 +170,7 @@ async def test_a_file_that_is_no_array_is_refused(
     store: Store, artifacts: ArtifactStore, fields: dict[str, Any], body: bytes | None
 ) -> None:
     card, bodies = await whole(artifacts)
-    bodies[0] = bodies[0] if body is None else body
-    first = msgspec.structs.replace(card.files[0], size=len(bodies[0]), checksum=checksum_of(bodies[0]))
-    files = [msgspec.structs.replace(first, **fields), *card.files[1:]]
-    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+    await refused(store, artifacts, *exchanged(card, bodies, 0, bodies[0] if body is None else body, **fields))
 
 
 def npy(array: np.ndarray) -> bytes:
@@ -179,10 +183,7 @@ async def test_numbers_out_of_range_are_refused(store: Store, artifacts: Artifac
     card, bodies = await whole(artifacts)
     at = [one.name for one in card.files].index("model/features")
     wrong = np.full_like(np.load(io.BytesIO(bodies[at])), 2**31 - 1)
-    bodies[at] = npy(wrong)
-    files = list(card.files)
-    files[at] = msgspec.structs.replace(files[at], size=len(bodies[at]), checksum=checksum_of(bodies[at]))
-    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+    await refused(store, artifacts, *exchanged(card, bodies, at, npy(wrong)))
 
 
 async def test_a_graph_that_belongs_to_nothing_is_not_taken(store: Store, artifacts: ArtifactStore) -> None:
@@ -211,12 +212,10 @@ async def test_a_graph_that_somebody_changed_is_never_loaded(
 ) -> None:
     card, bodies = await with_graphs(artifacts)
     at = [one.name for one in card.files].index("model/graph/1")
-    bodies[at] = bodies[at][:-1] + bytes([bodies[at][-1] ^ 1])
-    files = list(card.files)
-    files[at] = msgspec.structs.replace(files[at], checksum=checksum_of(bodies[at]))
+    changed = bodies[at][:-1] + bytes([bodies[at][-1] ^ 1])
     loaded = []
     monkeypatch.setattr(FittedMethod, "from_arrays", loaded.append)
-    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+    await refused(store, artifacts, *exchanged(card, bodies, at, changed))
     assert loaded == []
 
 
@@ -240,12 +239,3 @@ async def test_the_newest_stay_when_one_comes(store: Store, artifacts: ArtifactS
     card, bodies = await whole(artifacts)
     made = [await taken(store, artifacts, card, bodies, VersionParams(keep=2)) for _ in range(3)]
     assert [one.id for one in await versions.cards(artifacts, OTHER)] == [one.id for one in made[:0:-1]]
-
-
-async def test_versions_of_too_many_bytes_are_not_taken(store: Store, artifacts: ArtifactStore) -> None:
-    card, bodies = await whole(artifacts)
-    bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
-    first = await taken(store, artifacts, card, bodies, bound)
-    with pytest.raises(Conflict, match="bytes"):
-        await taken(store, artifacts, card, bodies, bound)
-    assert await versions.ids(artifacts, OTHER) == [first.id]

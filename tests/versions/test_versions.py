@@ -55,30 +55,23 @@ def vectors(n: int) -> list[bytes]:
 
 
 @pytest.fixture(params=["directory", "memory"])
-async def artifacts(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> ArtifactStore:
+async def either(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> ArtifactStore:
     artifacts = ArtifactStore(str(tmp_path) if request.param == "directory" else f"memory:/{tmp_path}")
     await artifacts.join(store)
     return artifacts
 
 
-@pytest.fixture
-async def local(store: Store, tmp_path: Path) -> ArtifactStore:
-    artifacts = ArtifactStore(str(tmp_path))
-    await artifacts.join(store)
-    return artifacts
-
-
-def folder(local: ArtifactStore, card: Card) -> Path:
-    path = local.path(versions.folder(KEYS, card.id))
+def folder(artifacts: ArtifactStore, card: Card) -> Path:
+    path = artifacts.path(versions.folder(KEYS, card.id))
     assert path is not None
     return path
 
 
 @pytest.mark.parametrize("method", sorted(registry.METHODS))
-async def test_what_is_loaded_answers_as_what_was_written(local: ArtifactStore, method: str) -> None:
+async def test_what_is_loaded_answers_as_what_was_written(artifacts: ArtifactStore, method: str) -> None:
     fitted = fit(method)
-    card = await write(local, fitted)
-    loaded = await versions.load(local, KEYS, card.id, card.digest)
+    card = await write(artifacts, fitted)
+    loaded = await versions.load(artifacts, KEYS, card.id, card.digest)
     assert loaded.card == card
     assert loaded.fitted.meta() == fitted.meta()
     before, after = fitted.rank_vectors(vectors(20), 5), loaded.fitted.rank_vectors(vectors(20), 5)
@@ -88,93 +81,93 @@ async def test_what_is_loaded_answers_as_what_was_written(local: ArtifactStore, 
     assert [loaded.fitted.labels[i] for i in after.ids] == [fitted.labels[i] for i in before.ids]
 
 
-async def test_a_version_survives_any_artifact_store(artifacts: ArtifactStore) -> None:
+async def test_a_version_survives_any_artifact_store(either: ArtifactStore) -> None:
     fitted = fit(use_idf=True)
-    card = await write(artifacts, fitted)
-    loaded = (await versions.load(artifacts, KEYS, card.id)).fitted
+    card = await write(either, fitted)
+    loaded = (await versions.load(either, KEYS, card.id)).fitted
     arrays = loaded.to_arrays()
     for name, array in fitted.to_arrays().items():
         np.testing.assert_array_equal(array, arrays[name], err_msg=name)
         assert arrays[name].dtype == array.dtype
-    assert await versions.ids(artifacts, KEYS) == [card.id]
-    await versions.delete(artifacts, KEYS, card.id)
-    assert await artifacts.names(versions.folder(KEYS)) == []
+    assert await versions.ids(either, KEYS) == [card.id]
+    await versions.delete(either, KEYS, card.id)
+    assert await either.names(versions.folder(KEYS)) == []
     with pytest.raises(UnknownVersion):
-        await versions.load(artifacts, KEYS, card.id)
+        await versions.load(either, KEYS, card.id)
 
 
-async def test_the_card_tells_what_it_was_made_of_and_by(local: ArtifactStore) -> None:
-    card = await write(local, fit())
-    assert await versions.card_of(local, KEYS, card.id) == card
+async def test_the_card_tells_what_it_was_made_of_and_by(artifacts: ArtifactStore) -> None:
+    card = await write(artifacts, fit())
+    assert await versions.card_of(artifacts, KEYS, card.id) == card
     assert (card.method, card.seed, card.data, card.metrics) == ("swnn", 5, "history", {"R@1": 0.5})
     assert card.data_range == {"after": None, "until": "9-0.0"}
     assert card.libraries["numpy"] == np.__version__
-    files = {path.name: path.stat().st_size for path in folder(local, card).iterdir()}
+    files = {path.name: path.stat().st_size for path in folder(artifacts, card).iterdir()}
     assert card.n_bytes == sum(files.values()) - files["card.json"]
     assert card.id != "live"
     assert not is_id("live")
 
 
-async def test_the_digest_is_that_of_what_was_fitted_and_of_nothing_else(local: ArtifactStore) -> None:
-    first = await write(local, fit())
-    again = await write(local, fit(), created=2e9, metrics={}, job=None)
-    other = await write(local, fit(use_idf=True))
+async def test_the_digest_is_that_of_what_was_fitted_and_of_nothing_else(artifacts: ArtifactStore) -> None:
+    first = await write(artifacts, fit())
+    again = await write(artifacts, fit(), created=2e9, metrics={}, job=None)
+    other = await write(artifacts, fit(use_idf=True))
     assert first.digest == again.digest != other.digest
     with pytest.raises(Corrupted, match="another digest"):
-        await versions.load(local, KEYS, first.id, other.digest)
+        await versions.load(artifacts, KEYS, first.id, other.digest)
 
 
-async def test_arrays_are_mapped_and_what_is_written_to_them_stays_out_of_the_file(local: ArtifactStore) -> None:
-    card = await write(local, fit())
-    before = {path: path.read_bytes() for path in folder(local, card).iterdir()}
+async def test_arrays_are_mapped_and_what_is_written_to_them_stays_out_of_the_file(artifacts: ArtifactStore) -> None:
+    card = await write(artifacts, fit())
+    before = {path: path.read_bytes() for path in folder(artifacts, card).iterdir()}
     for one in card.files:
-        array = map_array(one, folder(local, card) / one.file)
+        array = map_array(one, folder(artifacts, card) / one.file)
         assert not array.flags.owndata
         if array.size:
             array.reshape(-1).view(np.uint8)[:] = 255
-    assert {path: path.read_bytes() for path in folder(local, card).iterdir()} == before
+    assert {path: path.read_bytes() for path in folder(artifacts, card).iterdir()} == before
 
 
-async def test_a_flipped_bit_of_any_file_is_found(local: ArtifactStore) -> None:
-    card = await write(local, fit())
-    for path in sorted(folder(local, card).iterdir()):
+async def test_a_flipped_bit_of_any_file_is_found(artifacts: ArtifactStore) -> None:
+    card = await write(artifacts, fit())
+    for path in sorted(folder(artifacts, card).iterdir()):
         whole = path.read_bytes()
         for at in {0, 5, len(whole) // 2, len(whole) - 1}:
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             with pytest.raises((Corrupted, UnknownApplyVersion)):
-                await versions.load(local, KEYS, card.id)
+                await versions.load(artifacts, KEYS, card.id)
         for wrong in (whole[:-1], whole + b"\0"):
             path.write_bytes(wrong)
             with pytest.raises(Corrupted):
-                await versions.load(local, KEYS, card.id)
+                await versions.load(artifacts, KEYS, card.id)
         path.write_bytes(whole)
-    await versions.load(local, KEYS, card.id)
+    await versions.load(artifacts, KEYS, card.id)
 
 
-async def test_a_lost_file_is_found(local: ArtifactStore) -> None:
-    card = await write(local, fit())
-    (folder(local, card) / card.files[-1].file).unlink()
+async def test_a_lost_file_is_found(artifacts: ArtifactStore) -> None:
+    card = await write(artifacts, fit())
+    (folder(artifacts, card) / card.files[-1].file).unlink()
     with pytest.raises(Corrupted, match="is missing"):
-        await versions.load(local, KEYS, card.id)
-    (folder(local, card) / CARD).unlink()
+        await versions.load(artifacts, KEYS, card.id)
+    (folder(artifacts, card) / CARD).unlink()
     with pytest.raises(UnknownVersion):
-        await versions.load(local, KEYS, card.id)
+        await versions.load(artifacts, KEYS, card.id)
 
 
-async def test_another_format_is_named(local: ArtifactStore) -> None:
-    card = await write(local, fit())
+async def test_another_format_is_named(artifacts: ArtifactStore) -> None:
+    card = await write(artifacts, fit())
     newer = seal(msgspec.structs.replace(card, format=FORMAT + 1))
-    (folder(local, card) / CARD).write_bytes(msgspec.json.encode(newer))
+    (folder(artifacts, card) / CARD).write_bytes(msgspec.json.encode(newer))
     with pytest.raises(UnknownApplyVersion, match="format 2; this release reads 1"):
-        await versions.load(local, KEYS, card.id)
-    assert await versions.cards(local, KEYS) == []
+        await versions.load(artifacts, KEYS, card.id)
+    assert await versions.cards(artifacts, KEYS) == []
 
 
-async def test_a_version_of_another_model_is_not_taken(local: ArtifactStore) -> None:
-    card = await write(local, fit())
-    await local.put(f"{versions.folder(OTHER, card.id)}/card.json", msgspec.json.encode(card))
+async def test_a_version_of_another_model_is_not_taken(artifacts: ArtifactStore) -> None:
+    card = await write(artifacts, fit())
+    await artifacts.put(f"{versions.folder(OTHER, card.id)}/card.json", msgspec.json.encode(card))
     with pytest.raises(Corrupted, match="belongs to another model: m 1-0"):
-        await versions.card_of(local, OTHER, card.id)
+        await versions.card_of(artifacts, OTHER, card.id)
 
 
 class Bomb:
@@ -190,9 +183,9 @@ def _explode() -> None:
     Bomb.went_off = True
 
 
-async def test_nothing_in_a_version_is_run(local: ArtifactStore) -> None:
+async def test_nothing_in_a_version_is_run(artifacts: ArtifactStore) -> None:
     """Even where all checksums are right, so whoever wrote it meant it."""
-    card = await write(local, fit())
+    card = await write(artifacts, fit())
     file = io.BytesIO()
     np.save(file, np.array([Bomb()], object), allow_pickle=True)
     packed = file.getvalue()
@@ -207,40 +200,40 @@ async def test_nothing_in_a_version_is_run(local: ArtifactStore) -> None:
         )
         files = [forged, *card.files[1:]]
         new = seal(msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)))
-        (folder(local, card) / one.file).write_bytes(packed)
-        (folder(local, card) / CARD).write_bytes(msgspec.json.encode(new))
+        (folder(artifacts, card) / one.file).write_bytes(packed)
+        (folder(artifacts, card) / CARD).write_bytes(msgspec.json.encode(new))
         with pytest.raises(Corrupted, match="another array than its card describes"):
-            await versions.load(local, KEYS, card.id)
+            await versions.load(artifacts, KEYS, card.id)
     assert not Bomb.went_off
 
 
 @pytest.mark.parametrize("name", ["../../card", "live", "", "A" * 16, "0" * 33, "0123456/"])
-async def test_what_is_no_id_is_no_version(local: ArtifactStore, name: str) -> None:
+async def test_what_is_no_id_is_no_version(artifacts: ArtifactStore, name: str) -> None:
     with pytest.raises(UnknownVersion):
-        await versions.card_of(local, KEYS, name)
+        await versions.card_of(artifacts, KEYS, name)
     with pytest.raises(UnknownVersion):
-        await versions.delete(local, KEYS, name)
+        await versions.delete(artifacts, KEYS, name)
 
 
-async def test_versions_are_listed_newest_first_without_those_that_are_not_whole(local: ArtifactStore) -> None:
+async def test_versions_are_listed_newest_first_without_those_that_are_not_whole(artifacts: ArtifactStore) -> None:
     fitted = fit("frequency")
-    made = [await write(local, fitted, created=float(second)) for second in (2, 3, 1)]
-    await local.put(f"{versions.folder(KEYS, 'f' * 16)}/000-x.npy", b"begun")
-    assert [card.created for card in await versions.cards(local, KEYS)] == [3.0, 2.0, 1.0]
-    (folder(local, made[1]) / CARD).write_bytes(b"{")
-    assert [card.id for card in await versions.cards(local, KEYS)] == [made[0].id, made[2].id]
+    made = [await write(artifacts, fitted, created=float(second)) for second in (2, 3, 1)]
+    await artifacts.put(f"{versions.folder(KEYS, 'f' * 16)}/000-x.npy", b"begun")
+    assert [card.created for card in await versions.cards(artifacts, KEYS)] == [3.0, 2.0, 1.0]
+    (folder(artifacts, made[1]) / CARD).write_bytes(b"{")
+    assert [card.id for card in await versions.cards(artifacts, KEYS)] == [made[0].id, made[2].id]
 
 
-async def test_what_is_needed_is_not_deleted(local: ArtifactStore) -> None:
-    card = await write(local, fit("frequency"))
+async def test_what_is_needed_is_not_deleted(artifacts: ArtifactStore) -> None:
+    card = await write(artifacts, fit("frequency"))
     with pytest.raises(Conflict, match="it is active"):
-        await versions.delete(local, KEYS, card.id, {card.id: "it is active"})
-    await versions.delete(local, KEYS, card.id, {"f" * 16: "it is active"})
-    assert await versions.ids(local, KEYS) == []
+        await versions.delete(artifacts, KEYS, card.id, {card.id: "it is active"})
+    await versions.delete(artifacts, KEYS, card.id, {"f" * 16: "it is active"})
+    assert await versions.ids(artifacts, KEYS) == []
 
 
 @pytest.mark.parametrize("at", [0, 3, 10])
-async def test_a_write_that_is_stopped_leaves_nothing(artifacts: ArtifactStore, at: int) -> None:
+async def test_a_write_that_is_stopped_leaves_nothing(either: ArtifactStore, at: int) -> None:
     calls = 0
 
     def check() -> None:
@@ -250,14 +243,14 @@ async def test_a_write_that_is_stopped_leaves_nothing(artifacts: ArtifactStore, 
             raise Cancelled("stop")
 
     with pytest.raises(Cancelled):
-        await write(artifacts, fit(), check=check)
-    assert await artifacts.names(versions.folder(KEYS)) == []
+        await write(either, fit(), check=check)
+    assert await either.names(versions.folder(KEYS)) == []
 
 
-async def test_reading_goes_on_while_a_version_is_deleted(local: ArtifactStore) -> None:
+async def test_reading_goes_on_while_a_version_is_deleted(artifacts: ArtifactStore) -> None:
     """What is mapped stays readable."""
-    card = await write(local, fit())
-    loaded = await versions.load(local, KEYS, card.id)
+    card = await write(artifacts, fit())
+    loaded = await versions.load(artifacts, KEYS, card.id)
     before = loaded.fitted.rank_vectors(vectors(5), 3)
-    await versions.delete(local, KEYS, card.id)
+    await versions.delete(artifacts, KEYS, card.id)
     np.testing.assert_array_equal(loaded.fitted.rank_vectors(vectors(5), 3).ids, before.ids)

@@ -77,8 +77,8 @@ class ActiveFeatures:
     """Keys and values collected so far.
 
     ``split``: a negative number becomes the value of ``name=-``; otherwise it is ignored. ``scaled``: 1, numbers above
-    1 are scaled and bounded; EXACT, those of few digits are features of their own, too. ``normalize``: names and strings
-    are normalized, and empty strings are absent.
+    1 are scaled and bounded; EXACT, those of few digits are features of their own, too. ``normalize``: names and
+    strings are normalized, and empty strings are absent.
     """
 
     def __init__(self, limits: Limits, split: bool, scaled: int, normalize: bool) -> None:

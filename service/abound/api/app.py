@@ -11,10 +11,13 @@ from time import perf_counter
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from abound.api import problems
 from abound.api.classify import Classify
+from abound.api.compression import compressing, plain_body
 from abound.api.dependencies import Parts, check_query
 from abound.api.hot_route import DEFAULT_MODEL, HotRoute, RouteHandler
 from abound.api.learn import ConfigChanges, Learn
@@ -109,7 +112,7 @@ class Application(FastAPI):
         remember = settings.group(RememberParams)
         is_exposed = not is_loopback(settings.host)
         ring = KeyRing(store, locked=is_exposed and not settings.insecure)
-        guard = Guard(ring, any_host=is_exposed or settings.insecure)
+        guard = Guard(ring, any_host=is_exposed or settings.insecure, origins=settings.web_origins)
         rates = RateLimiter(store, settings.group(RateParams))
         budget = MemoryBudget.for_machine(settings.max_memory, settings.processes)
         submission = JobSubmission(settings, store, artifacts)
@@ -158,6 +161,15 @@ class Application(FastAPI):
         self._logs_access = settings.access_log
         self._is_observed = settings.access_log or settings.tracing
         self._tracing = tracing
+        self._entry: ASGIApp = self._dispatch
+        if settings.web_origins:
+            self._entry = CORSMiddleware(
+                self._dispatch,
+                allow_origins=settings.web_origins,
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "retry-after", "location"],
+            )
         works: dict[str, RouteHandler] = {
             "classify": Classify(replica, settings, remember, rates, rankers, tracing),
             "learn": learning,
@@ -191,14 +203,14 @@ class Application(FastAPI):
         if self._is_observed and scope["type"] == "http":
             await self._answer_observed(scope, receive, send)
         else:
-            await self._dispatch(scope, receive, send)
+            await self._entry(scope, receive, send)
 
     async def _answer_observed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with its trace id in the log lines, and as a span if requests are traced."""
         method, path, headers = scope["method"], scope["path"], scope["headers"]
         if self._tracing is None:
             TRACE_ID.set(given_trace_id(headers))
-            await self._dispatch(scope, receive, send)
+            await self._entry(scope, receive, send)
             return
         with self._tracing.request(method, path, headers) as span:
             TRACE_ID.set(trace_id_of(span))
@@ -208,13 +220,18 @@ class Application(FastAPI):
                     span.set_attribute("http.response.status_code", message["status"])
                 await send(message)
 
-            await self._dispatch(scope, receive, send_and_note)
+            await self._entry(scope, receive, send_and_note)
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        receive = plain_body(receive, headers)
+        if scope["method"] != "HEAD":
+            send = compressing(send, headers)
         try:
-            if scope["type"] != "http":
-                await super().__call__(scope, receive, send)
-            elif scope["method"] != "POST":
+            if scope["method"] != "POST":
                 await self._answer(scope, receive, send)
             elif (route := self._hot.get(scope["path"])) is not None:
                 await route.handle(DEFAULT_MODEL, scope, receive, send)

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any, Protocol
 
+from abound.api.compression import SMALL_BYTES, compress, takes_gzip
 from abound.api.ndjson import AnswerLines, RequestLines
 from abound.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping_error
 from abound.api.request_body import (
@@ -87,6 +88,7 @@ class HotRoute:
         self._guard = guard
         self._logs_access = settings.access_log
         self._is_observed = settings.access_log or settings.tracing
+        self._has_cors = bool(settings.cors_origins)
         self._max_body = settings.max_body_bytes
         self._max_ndjson = settings.max_ndjson_bytes
         self._max_lines = settings.max_ndjson_lines
@@ -94,14 +96,17 @@ class HotRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.handle(scope["path_params"].get("model", DEFAULT_MODEL), scope, receive, send)
 
-    def answer_immediately(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str] | None:
-        """Return the answer to a complete request for ``model`` and the request's id.
+    def answer_immediately(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str, bool] | None:
+        """Return the answer to a complete request for ``model``, the request's id, and whether it is compressed.
 
-        Return None when ``handle`` has to answer it: the answer has to wait, must be logged or traced, or is a refusal.
+        Return None when ``handle`` has to answer it: the answer has to wait, must be logged or traced, or is a refusal,
+        or the body is compressed, or the page of another origin asks.
         """
         started = perf_counter()
         try:
             if self._is_observed or len(body) > self._max_body or media_of(headers, BOTH_MEDIA) == NDJSON:
+                return None
+            if b"content-encoding" in headers or (self._has_cors and b"origin" in headers):
                 return None
             grant = self._guard.grant_of(headers, self._scope, model)
             answer = self._work.answer(self._models.trusted(model), body, headers, grant)
@@ -110,8 +115,10 @@ class HotRoute:
         if not isinstance(answer, bytes):
             answer.close()
             return None
+        if is_compressed := len(answer) > SMALL_BYTES and takes_gzip(headers):
+            answer = compress(answer)
         self._meter.observe(200, perf_counter() - started)
-        return answer, request_id_of(headers)
+        return answer, request_id_of(headers), is_compressed
 
     async def handle(self, model: str, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()

@@ -66,6 +66,8 @@ class RequestLines:
                 more = message.get("more_body", False)
                 self._receive_piece(message.get("body", b""))
                 self._arrived.set()
+        except AboundError as error:  # a compressed body is damaged
+            self._refusal = error
         finally:
             self._ended = True
             self._arrived.set()

@@ -51,6 +51,7 @@ from abound_core.errors import (
 from abound_core.limits import NAME_RULE
 
 PROBLEM_JSON = b"application/problem+json"
+CODINGS = (b"gzip", b"deflate", b"zstd")  # of request bodies
 
 
 class UnsupportedMedia(AboundError):
@@ -196,7 +197,7 @@ def stopping_error() -> NotReady:
 
 
 def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[bytes, bytes]]:
-    """Return the ``Retry-After``, ``Allow`` and ``WWW-Authenticate`` (RFC 6750) headers of a problem."""
+    """Return the headers that belong to a problem."""
     headers = []
     if problem.status == 401:
         wrong = b', error="invalid_token"' if problem.type.endswith("/invalid-key") else b""
@@ -204,6 +205,8 @@ def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[by
     elif problem.status == 403 and problem.scope is not None:
         challenge = f'Bearer realm="abound", error="insufficient_scope", scope="{problem.scope}"'
         headers.append((b"www-authenticate", challenge.encode()))
+    elif problem.status == 415:
+        headers.append((b"accept-encoding", b", ".join(CODINGS)))
     if problem.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(problem.retry_after))).encode()))
     if allow is not None:

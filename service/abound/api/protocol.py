@@ -98,7 +98,10 @@ class JoinedWrites(asyncio.Transport):
 MAX_TURN_REQUESTS = 16  # requests of a connection that are parsed in one turn of the event loop
 MAX_UNPARSED_BYTES = 2**26  # kept by all connections together; one that exceeds it is closed
 HEAD_END = b"\r\n\r\n"  # the parser accepts no other line ends, so heads are counted without parsing them
-FastAnswer = Callable[[Headers, bytes], tuple[bytes, str] | None]  # headers and body to JSON and request id
+FastAnswer = Callable[[Headers, bytes], tuple[bytes, str, bool] | None]
+"""Headers and body to JSON, request id, and whether the JSON is compressed with gzip."""
+
+GZIPPED = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
 _NONE = object()
 
 FastPaths = Callable[[bytes], FastAnswer | None]  # the URL of a POST to its fast path
@@ -285,15 +288,16 @@ class FastPathConnection(HttpToolsProtocol):
             and not self.transport.is_closing()
         )
 
-    def _response_bytes(self, body: bytes, request_id: str) -> bytes:
+    def _response_bytes(self, body: bytes, request_id: str, is_compressed: bool) -> bytes:
         if self._defaults is not self.server_state.default_headers:
             self._defaults = self.server_state.default_headers
             self._default_lines = b"".join([b"%b: %b\r\n" % header for header in self._defaults])
-        return b"HTTP/1.1 200 OK\r\n%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n%b" % (
+        return b"HTTP/1.1 200 OK\r\n%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
             self._default_lines,
             JSON,
             len(body),
             request_id.encode("ascii"),
+            GZIPPED if is_compressed else b"",
             body,
         )
 

@@ -44,7 +44,7 @@ def request_id_of(headers: Headers) -> str:
 def media_of(headers: Headers, accepted: tuple[bytes, ...]) -> bytes:
     """Return the media type of the body, JSON by default; raise UnsupportedMedia unless it is accepted."""
     given = headers.get(b"content-type", JSON)
-    if given == JSON and b"content-encoding" not in headers:
+    if given == JSON:
         return JSON
     media, _, parameters = given.partition(b";")
     media = media.strip().lower() or JSON
@@ -55,14 +55,7 @@ def media_of(headers: Headers, accepted: tuple[bytes, ...]) -> bytes:
         name, _, value = parameter.strip().lower().partition(b"=")
         if name == b"charset" and value.strip(b'"') not in (b"utf-8", b"utf8", b"us-ascii"):
             raise UnsupportedMedia("the body must be UTF-8")
-    check_coding(headers)
     return media
-
-
-def check_coding(headers: Headers) -> None:
-    coding = headers.get(b"content-encoding", b"identity").strip().lower()
-    if coding not in (b"identity", b""):
-        raise UnsupportedMedia("the body is compressed; send it without Content-Encoding")
 
 
 def check_length(headers: Headers, limit: int) -> None:
@@ -79,15 +72,15 @@ class BodyBudget:
     """Counts the bytes of bodies that arrive in several pieces and are not answered yet."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self.n_bytes = 0
 
     def reserve(self, size: int) -> None:
-        if self._bytes + size > MAX_BODIES_BYTES:
+        if self.n_bytes + size > MAX_BODIES_BYTES:
             raise Overloaded("too many large request bodies at a time; try again")
-        self._bytes += size
+        self.n_bytes += size
 
     def release(self, size: int) -> None:
-        self._bytes -= size
+        self.n_bytes -= size
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int, held: BodyBudget) -> bytes:

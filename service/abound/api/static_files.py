@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from fastapi import Response
 
+from abound.api.compression import takes_gzip
 from abound.api.request_body import Headers
 
 MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -60,7 +61,7 @@ class Asset(NamedTuple):
 
     def response(self, headers: Headers, caching: str) -> Response:
         """Return the file in the encoding that the client accepts; 304 when the client has it already."""
-        is_small = takes_gzip(headers.get(b"accept-encoding", b""))
+        is_small = takes_gzip(headers)
         tag = f'"{self.tag}-gz"' if is_small else f'"{self.tag}"'
         answer_headers = {**SECURITY_HEADERS, "cache-control": caching, "etag": tag, "vary": "Accept-Encoding"}
         if matches_tag(headers.get(b"if-none-match", b""), tag):
@@ -104,15 +105,6 @@ def asset(name: str, content: bytes) -> Asset:
 
 def _kind(name: str) -> str:
     return name.rpartition(".")[2]
-
-
-def takes_gzip(accepted: bytes) -> bool:
-    """Return whether an ``Accept-Encoding`` names gzip and does not refuse it."""
-    for coding in accepted.decode("latin-1").lower().split(","):
-        name, _, quality = coding.partition(";")
-        if name.strip() == "gzip":
-            return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
 
 
 def matches_tag(known: bytes, tag: str) -> bool:

@@ -119,6 +119,7 @@ class AsyncClient(
         with environment_errors(self.url):
             if transport is None and is_on_this_machine(self.url):
                 transport = httpx.AsyncHTTPTransport()  # an explicit transport ignores proxies
+                headers |= {"accept-encoding": "identity"}  # compression takes longer than loopback
             self._http = httpx.AsyncClient(
                 base_url=self.url,
                 headers=headers,

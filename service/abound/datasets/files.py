@@ -13,25 +13,21 @@ machine.
 from __future__ import annotations
 
 import gzip
-import io
 import sys
 import tempfile
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
-import zstandard
 
 from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.zstandard import zstd
 from abound_core.errors import AboundError, Malformed, TooLarge
 from abound_core.instances.data_formats import DatasetInstance, Format, raise_error, read_instances
 from abound_core.instances.tables import TableColumns, read_batches, read_csv
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 MAX_LINE_BYTES = 16 * 2**20  # the service would accept no longer instance
 STANDARD_INPUT = "-"
@@ -120,7 +116,7 @@ def file_errors(name: str) -> Iterator[None]:
     shown = shown_name(name)
     try:
         yield
-    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, zlib.error, zstd.ZstdError) as error:
         raise Malformed(f"{shown}: the compressed data are damaged or cut off: {error}") from error
     except AboundError:
         raise
@@ -169,7 +165,7 @@ def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[
             with gzip.open(raw, "rb") as plain:
                 yield plain, raw.tell
         elif compression == "zst":
-            with io.BufferedReader(_Zstandard(raw), 2**16) as plain:
+            with zstd.open(raw, "rb") as plain:
                 yield plain, raw.tell
         else:
             yield raw, raw.tell
@@ -183,46 +179,6 @@ def open_stored(name: str) -> AbstractContextManager[Any]:
 
     opened: AbstractContextManager[Any] = fsspec.open(name, "rb")
     return opened
-
-
-class _Zstandard(io.RawIOBase):
-    """The contents of consecutive zstandard frames. Reading raises EOFError if the last one is cut off."""
-
-    # A frame expands up to 32,768 times: pieces of this size need at most 32 MiB of memory.
-    _PIECE = 1024
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._within = True
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: WriteableBuffer, /) -> int:
-        while not self._ready:
-            piece = self._raw.read(self._PIECE)
-            if not piece:
-                if self._within:
-                    raise EOFError("the last frame is incomplete")
-                return 0
-            self._ready = memoryview(self._decompressed(piece))
-        target = memoryview(into).cast("B")
-        count = min(len(target), len(self._ready))
-        target[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def _decompressed(self, piece: bytes) -> bytes:
-        parts = []
-        while piece:
-            parts.append(self._frame.decompress(piece))
-            piece = self._frame.unused_data
-            self._within = not self._frame.eof
-            if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-        return b"".join(parts)
 
 
 def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain_bytes: int | None) -> Iterator[bytes]:

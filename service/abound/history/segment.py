@@ -15,8 +15,8 @@ import struct
 from collections.abc import Sequence
 
 import msgspec
-import zstandard
 
+from abound.artifacts.zstandard import zstd
 from abound.log.stream import Element
 from abound_core.errors import Corrupted
 from abound_core.types import Offset
@@ -35,7 +35,7 @@ _decoder = msgspec.msgpack.Decoder(list[list[bytes]])
 def encode_segment(elements: Sequence[Element]) -> bytes:
     plain = _encoder.encode([[name, *fields] for name, fields in elements])
     size = struct.pack("<Q", len(plain))
-    body = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False).compress(plain)
+    body = zstd.compress(plain, LEVEL)
     return MAGIC + hashlib.blake2b(size + body, digest_size=16).digest() + size + body
 
 
@@ -50,15 +50,19 @@ def decode_segment(segment: bytes) -> list[Element]:
         raise Corrupted("its checksum is wrong")
     try:
         return _elements(_decoder.decode(_plain(segment[_HEAD.size :], size)))
-    except (msgspec.MsgspecError, zstandard.ZstdError, ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, zstd.ZstdError, ValueError, RecursionError) as error:
         raise Corrupted(f"it cannot be read: {error}") from None
 
 
 def _plain(body: bytes, size: int) -> bytes:
     """Check the size first, so that a wrong one allocates no memory."""
-    if size > MOST_BYTES or zstandard.frame_content_size(body) != size:
+    if size > MOST_BYTES or zstd.get_frame_info(body).decompressed_size != size:
         raise Corrupted("it does not have the size in its header")
-    return zstandard.ZstdDecompressor(max_window_size=2**27).decompress(body, allow_extra_data=False)
+    frame = zstd.ZstdDecompressor()
+    plain = frame.decompress(body, MOST_BYTES)
+    if not frame.eof or frame.unused_data:
+        raise Corrupted("it is not one whole frame")
+    return plain
 
 
 def _elements(lists: list[list[bytes]]) -> list[Element]:

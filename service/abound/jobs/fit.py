@@ -187,11 +187,11 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     idf = params.uses_idf(config.idf)
     fit_progress = subrange(progress, 0.2, 0.9)
 
-    def evaluate_and_fit() -> tuple[FittedMethod, dict[str, Any]]:
+    def work() -> tuple[FittedMethod, dict[str, Any]]:
         with parallel(context.settings.cluster, context.threads):
-            return _evaluate_and_fit(params, data, idf, config, fit_progress, clock)
+            return evaluate_and_fit(params, data, idf, config, fit_progress, clock)
 
-    fitted, metrics = await asyncio.to_thread(evaluate_and_fit)
+    fitted, metrics = await asyncio.to_thread(work)
     prefix = versions.folder(keys, new_id())
     name = prefix.rpartition("/")[2]
     await context.will_write(prefix)
@@ -291,7 +291,7 @@ def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progr
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 
 
-def _evaluate_and_fit(
+def evaluate_and_fit(
     params: FitParams, data: Matrices, idf: bool, config: ModelConfig, progress: Progress, clock: Stopwatch
 ) -> tuple[FittedMethod, dict[str, Any]]:
     """Fit the method on all data; return it with its metrics. Names of labels are never held out."""

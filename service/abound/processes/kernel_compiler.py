@@ -39,13 +39,13 @@ BACKGROUND_GROUPS = [group for group in GROUPS if group not in DEFAULT_GROUPS]
 # a forked process has all modules loaded; no thread may run yet when it is started
 _context = multiprocessing.get_context("fork")
 
-_coming: dict[str, Future[None]] = {}  # groups that this process loads, or has loaded, in the background
+coming: dict[str, Future[None]] = {}  # groups that this process loads, or has loaded, in the background
 
 
 def load() -> None:
     """Compile or load the kernels that must be present before anything is served."""
     warmup(*DEFAULT_GROUPS)
-    if READING_GROUP not in _coming:
+    if READING_GROUP not in coming:
         warmup(READING_GROUP)
 
 
@@ -96,12 +96,12 @@ async def wait_until_loaded(config: ModelConfig, timeout: float | None = None) -
 async def wait_for_groups(groups: Sequence[str], timeout: float | None = None) -> None:  # noqa: ASYNC109
     """Wait until groups of kernels are loaded; raise NotReady if they are missing after ``timeout`` seconds."""
     for group in groups:
-        if group not in _coming:
+        if group not in coming:
             _load_in_background([group])
-    coming = [asyncio.wrap_future(_coming[group]) for group in groups if not _coming[group].done()]
-    if not coming:
+    waiting = [asyncio.wrap_future(coming[group]) for group in groups if not coming[group].done()]
+    if not waiting:
         return
-    _, left = await asyncio.wait(coming, timeout=timeout)
+    _, left = await asyncio.wait(waiting, timeout=timeout)
     if left:
         raise NotReady(
             "the kernels of this model are being compiled, at the first start only; try again in a minute", 5.0
@@ -153,7 +153,7 @@ def _compile_others(sending: Connection) -> None:
 
 
 def _load_in_background(groups: list[str], compiled: Connection | None = None) -> None:
-    _coming.update({group: Future() for group in groups})
+    coming.update({group: Future() for group in groups})
     threading.Thread(target=_load_groups, args=(groups, compiled), name="kernels", daemon=True).start()
 
 
@@ -168,7 +168,7 @@ def _load_groups(groups: list[str], compiled: Connection | None) -> None:
         except Exception:
             log.exception("kernels cannot be loaded", group=group)
         vectorizer.use_kernel |= group == READING_GROUP
-        _coming[group].set_result(None)
+        coming[group].set_result(None)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ of a foreign page carry no Origin. Sec-Fetch-Site tells them apart; they reach o
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
@@ -86,11 +86,16 @@ def _is_card(rest: list[str]) -> bool:
 
 
 class Guard:
-    """Checks the keys of all requests. ``any_host``: under any host name, as other machines reach the service."""
+    """Checks the keys of all requests.
 
-    def __init__(self, ring: KeyRing, any_host: bool) -> None:
+    ``any_host``: under any host name, as other machines reach the service. ``origins``: those of web pages that may ask
+    without a key.
+    """
+
+    def __init__(self, ring: KeyRing, any_host: bool, origins: Iterable[str] = ()) -> None:
         self._ring = ring
         self._any_host = any_host
+        self._origins = frozenset(origin.encode() for origin in origins)
         self._last_logged = -REFUSAL_LOG_SECONDS
         self._not_logged = 0
 
@@ -111,7 +116,7 @@ class Guard:
         """Return and raise the same as ``admit``, without logging a refusal."""
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
-                _check_browser(headers)
+                _check_browser(headers, self._origins)
             return None
         grant = self._ring.find(headers.get(b"authorization"))
         grant.check(needed, model)
@@ -122,7 +127,7 @@ class Guard:
         need = requirement_of(scope["method"], scope["path"])
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
-                _check_browser(headers, is_open=need is None)
+                _check_browser(headers, self._origins, is_open=need is None)
             return None
         if need is None:
             return None
@@ -146,7 +151,7 @@ class Guard:
         self._last_logged, self._not_logged = now, 0
 
 
-def _check_browser(headers: Mapping[bytes, bytes], is_open: bool = False) -> None:
+def _check_browser(headers: Mapping[bytes, bytes], origins: frozenset[bytes], is_open: bool = False) -> None:
     """Raise Forbidden if the host is a name that anybody could own, or if the asking page is foreign.
 
     A link on a foreign page may lead to an open path, such as the page.
@@ -165,12 +170,12 @@ def _check_browser(headers: Mapping[bytes, bytes], is_open: bool = False) -> Non
                 "Open it from its own page or the address bar, create a key (abound keys create), "
                 "or start it with --insecure"
             )
-    else:
+    elif origin not in origins:
         scheme, _, asking = origin.partition(b"://")
         if scheme not in (b"http", b"https") or (asking != host and not _is_local(_name_of(asking))):
             raise Forbidden(
                 f"without any key this service refuses requests from web pages of {origin[:100].decode('latin-1')!r}. "
-                "Create a key (abound keys create), or start it with --insecure"
+                "Name the origin in ABOUND_CORS_ORIGINS"
             )
 
 

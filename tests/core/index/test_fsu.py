@@ -23,8 +23,6 @@ from tests.randomness import examples
 
 
 class Instance(NamedTuple):
-    """Active features, classes (true ones, then wrong ones), and which are which."""
-
     ids: np.ndarray
     values: np.ndarray
     class_ids: np.ndarray
@@ -35,13 +33,11 @@ class Instance(NamedTuple):
         return self.feedback or Feedback(len(self.class_ids), 0, 1.0)
 
     def strengths(self, implicit: float) -> dict[int, float]:
-        """The wrong classes and how much they count."""
         n_true, n_rejected, _ = self.known()
         return {c: 1.0 if j < n_rejected else implicit for j, c in enumerate(self.class_ids[n_true:].tolist())}
 
 
 def connections(index: Index) -> dict[int, dict[int, float]]:
-    """feature -> class -> count, without empty postings."""
     arrays = index.to_arrays()
     ends = np.cumsum(arrays["lengths"])
     return {
@@ -52,7 +48,6 @@ def connections(index: Index) -> dict[int, dict[int, float]]:
 
 
 def ranks_of_learning(index: Index, instance: Instance) -> tuple[list[int], bool]:
-    """``Index.learn`` with the ranks of all true classes."""
     ids, values, class_ids, count_seen, _ = instance
     if not learning.has_room(index.arrays, index.kernel_params, ids, class_ids):
         index.make_room_for(ids, class_ids)
@@ -65,7 +60,6 @@ def ranks_of_learning(index: Index, instance: Instance) -> tuple[list[int], bool
 
 
 def compare(params: IndexParams, instances: list[Instance], every: int = 20) -> Index:
-    """Learn all instances by both, and compare on the way."""
     index, oracle = Index(params), Oracle(params)
     for number, instance in enumerate(instances):
         ids, values = instance.ids.tolist(), instance.values.tolist()
@@ -121,25 +115,7 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(
-    params=PARAMS,
-    seed=st.integers(0, 2**32 - 1),
-    shape=st.tuples(st.sampled_from([1, 3, 20, 200]), st.sampled_from([1, 2, 10, 300]), st.sampled_from([1, 2, 6])),
-    kind=st.sampled_from(["boolean", "equal", "normalised", "wide"]),
-)
-@example(
-    params=IndexParams(w_min=0.0, d_max=25, margin=7.0, leak=False, rating=True, memory=50.0),
-    seed=1,
-    shape=(3, 300, 6),
-    kind="wide",
-)
-def test_random_streams(params, seed, shape, kind):
-    compare(params, list(drawn_stream(seed, shape, kind, 150)))
-
-
 def with_feedback(instance: Instance, rng: np.random.Generator, n_classes: int, implicit: float) -> Instance:
-    """The instance with some of its classes and some others rejected or ignored, and a weight."""
     true = instance.class_ids[rng.random(len(instance.class_ids)) < 0.6]
     wrong = np.setdiff1d(np.append(rng.integers(0, n_classes, rng.integers(0, 5)), instance.class_ids), true)
     wrong = rng.permutation(wrong).astype(np.int32)
@@ -149,24 +125,33 @@ def with_feedback(instance: Instance, rng: np.random.Generator, n_classes: int, 
     return instance._replace(class_ids=class_ids, feedback=Feedback(len(true), n_rejected, weight))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(
     params=PARAMS,
-    implicit=st.sampled_from([0.0, 0.3, 1.0]),
+    implicit=st.sampled_from([None, None, 0.0, 0.3, 1.0]),
     seed=st.integers(0, 2**32 - 1),
     shape=st.tuples(st.sampled_from([1, 3, 20, 200]), st.sampled_from([1, 2, 10, 300]), st.sampled_from([1, 2, 6])),
     kind=st.sampled_from(["boolean", "equal", "normalised", "wide"]),
 )
-def test_random_streams_with_feedback(params, implicit, seed, shape, kind):
-    rng = np.random.default_rng(seed)
-    stream = [with_feedback(instance, rng, shape[1], implicit) for instance in drawn_stream(seed, shape, kind, 150)]
-    compare(replace(params, implicit=implicit), stream)
+@example(
+    params=IndexParams(w_min=0.0, d_max=25, margin=7.0, leak=False, rating=True, memory=50.0),
+    implicit=None,
+    seed=1,
+    shape=(3, 300, 6),
+    kind="wide",
+)
+def test_random_streams(params, implicit, seed, shape, kind):
+    """``implicit`` None: without feedback."""
+    rng, stream = np.random.default_rng(seed), list(drawn_stream(seed, shape, kind, 150))
+    if implicit is not None:
+        params = replace(params, implicit=implicit)
+        stream = [with_feedback(instance, rng, shape[1], implicit) for instance in stream]
+    compare(params, stream)
 
 
 @pytest.mark.parametrize("kind", ["boolean", "equal", "normalised", "wide"])
 @pytest.mark.parametrize("memory", [None, 30.0])
 def test_long_histories_of_few_features(kind, memory):
-    """Postings that are long, full, wide, emptied and filled again."""
     params = IndexParams(w_min=0.01, d_max=25, margin=1e9, leak=True, rating=True, memory=memory)
     index = compare(params, list(drawn_stream(5, (6, 300, 2), kind, 1500)), every=500)
     assert 0 < index.to_arrays()["lengths"].max() <= 100

@@ -23,7 +23,6 @@ def floats(*numbers: float) -> np.ndarray:
 
 
 def always(**changes) -> Index:
-    """An index that updates at every instance."""
     return Index(replace(PLAIN, margin=NEVER_ENOUGH, **changes))
 
 
@@ -33,29 +32,12 @@ def weights(index: Index, feature: int) -> dict[int, float]:
     return {class_id: count / total for class_id, count in connections(index).get(feature, {}).items()}
 
 
-def test_weights_are_proportions():
-    index = always()
-    for class_id in (4, 9, 4, 4):
-        index.learn(ints(0), floats(0.5), ints(class_id))
-    assert weights(index, 0) == {4: 0.75, 9: 0.25}
-    assert index.rank(ints(0), floats(0.5), 5).scores.tolist() == [0.375, 0.125]
-
-
 def some_history(index: Index, seed: int = 7, n: int = 300) -> Index:
     rng = np.random.default_rng(seed)
     for _ in range(n):
         ids = rng.choice(600, 12, replace=False).astype(np.int32)
         index.learn(ids, rng.random(12, np.float32) + floats(0.01), ints(rng.integers(0, 40)))
     return index
-
-
-def test_memory_keeps_the_total_and_forgets_what_is_past():
-    index = always(memory=4.0)
-    for class_id in [0] * 8 + [1] * 8:
-        index.learn(ints(0), floats(1), ints(class_id))
-    assert index.to_arrays()["totals"].tolist() == [4.0]
-    # After the horizon is full each step multiplies by 4/5: class 0 has 4 * 0.8^8 left.
-    assert weights(index, 0) == pytest.approx({1: 1 - 0.8**8, 0: 0.8**8}, abs=1e-12)
 
 
 def test_a_true_class_after_the_fiftieth_counts_as_not_scored():
@@ -71,16 +53,6 @@ def test_a_true_class_after_the_fiftieth_counts_as_not_scored():
     assert index.learn(ints(0), floats(1), ints(55, 45), count_seen=False) == (46, True)
     assert index.to_arrays()["totals"].tolist() == [1832.0]
     assert weights(index, 0)[45] == 15 / 1832
-
-
-def test_mask_lets_only_some_be_ranked():
-    index = always()
-    for class_id in (0, 1, 2, 2, 1, 2):
-        index.learn(ints(0), floats(1), ints(class_id))
-    mask = np.array([1, 1, 0], np.uint8)
-    assert index.rank(ints(0), floats(1), 3, mask).class_ids.tolist() == [1, 0]
-    assert index.rank(ints(0), floats(1), 3, mask[:1]).class_ids.tolist() == [0]
-    assert index.rank(ints(0), floats(1), 3).class_ids.tolist() == [2, 1, 0]
 
 
 @pytest.mark.parametrize("k", [0, 1, 7, 64, 65, 400, 5000])
@@ -100,20 +72,6 @@ def test_the_k_best_are_the_first_of_all(k):
     n = min(k, int((scores > 0).sum()))
     assert ranking.class_ids.tolist() == order[:n].tolist()
     assert ranking.scores.tolist() == scores[order[:n]].tolist()
-
-
-def test_votes_that_underflow_retrieve_nothing():
-    index = always(w_min=0.0, d_max=1000)
-    index.learn(ints(0), floats(3e38), ints(0))
-    for class_id in range(1, 40):
-        index.learn(ints(0), floats(1e-45), ints(class_id))
-    tiny = floats(1e-45)
-    assert index.rank(ints(0), tiny, 50).class_ids.tolist() == [0, *range(1, 40)]
-    index.learn(ints(1), floats(3e38), ints(0))
-    index.params = replace(index.params, margin=0.0)
-    assert index.arrays.scores.any() == np.False_
-    for _ in range(3):
-        assert index.rank(ints(0, 1), floats(1e-45, 1), 1).class_ids.tolist() == [0]
 
 
 def test_ids_must_not_be_negative():

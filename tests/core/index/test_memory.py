@@ -15,8 +15,6 @@ from abound_core.index import learning_kernels as learning
 from abound_core.index.index import Index
 from abound_core.index.layout_kernels import UNITS, Feedback
 from abound_core.index.params import IndexParams
-from tests.core.index.test_fsu import connections
-from tests.core.oracles.index import Oracle
 from tests.randomness import examples
 
 PARAMS = replace(IndexParams.of(ModelConfig()), margin=math.inf)
@@ -24,21 +22,9 @@ PARAMS = replace(IndexParams.of(ModelConfig()), margin=math.inf)
 
 @njit
 def learn_many(arrays, params, values, class_ids):
-    """Learn feature 0 with one value and one class after the other."""
     ids, ranks, feedback = np.zeros(1, np.int32), np.zeros(1, np.int32), Feedback(1, 0, 1.0)
     for i in range(len(values)):
         learning.learn_feedback(arrays, params, ids, values[i : i + 1], class_ids[i : i + 1], feedback, True, ranks)
-
-
-@njit
-def narrow_and_back(count, class_id):
-    record = layout.narrow_record(count, np.uint64(class_id))
-    return record, layout.count_of(record), layout.class_of(record)
-
-
-@njit
-def size_of_block(length, wide):
-    return layout.size_for(np.uint64(length), wide)
 
 
 def live_blocks(index: Index) -> list[tuple[int, int]]:
@@ -112,27 +98,6 @@ def test_invariants_after_random_histories(seed, n_features, w_min, memory, leak
     assert copy.n_bytes_used <= index.n_bytes_used
 
 
-def with_repeats(rng, n_features, n):
-    """Instances of one label, in which features come more than once, some far apart and some one after the other."""
-    for _ in range(n):
-        ids = rng.integers(0, n_features, rng.integers(1, 12)).astype(np.int32)
-        ids = np.concatenate([ids, rng.choice(ids, rng.integers(0, 4))]).astype(np.int32)
-        values = np.exp(rng.normal(0, 2, len(ids))).astype(np.float32)
-        yield ids, values, (60 * rng.random(1) ** 2).astype(np.int32)
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), d_max=st.sampled_from([1, 5, 25]), memory=st.sampled_from([None, 7.0]))
-def test_a_feature_that_comes_twice_is_updated_twice(seed, d_max, memory):
-    params = replace(PARAMS, d_max=d_max, w_min=0.0, memory=memory, rating=False)
-    index, oracle = Index(params), Oracle(params)
-    for ids, values, class_ids in with_repeats(np.random.default_rng(seed), 8, 200):
-        rank, updated = index.learn(ids, values, class_ids)
-        assert ([rank], updated) == oracle.learn(ids.tolist(), values.tolist(), class_ids.tolist())
-    check_invariants(index)
-    assert connections(index) == oracle.connections()
-
-
 def test_blocks_are_used_again_under_churn():
     """The arena's front stays where it is while connections come and go and features are forgotten for new ones."""
     index = Index(PARAMS)
@@ -149,20 +114,6 @@ def test_blocks_are_used_again_under_churn():
     assert 8 * fronts[-1] < 40 * index.n_connections
 
 
-def test_postings_give_back_what_they_do_not_need():
-    """A feature that many classes came through keeps a block of the size that its few remaining ones need."""
-    index = Index(replace(PARAMS, w_min=0.01))
-    for class_id in range(99):
-        index.learn(np.zeros(1, np.int32), np.ones(1, np.float32), np.array([class_id], np.int32))
-    assert index.n_connections == 99
-    for _ in range(10):
-        index.learn(np.zeros(1, np.int32), np.ones(1, np.float32), np.array([7], np.int32))
-    assert index.n_connections == 1
-    check_invariants(index)
-    [(first, end)] = live_blocks(index)
-    assert end - first <= 4
-
-
 @pytest.mark.long
 def test_longest_posting():
     """Without ``w_min`` a posting has 65,535 connections and then the weakest goes."""
@@ -177,24 +128,3 @@ def test_longest_posting():
     heavy = np.array([int(n) - 1], np.int32)
     learn_many(index.arrays, index.kernel_params, np.full(1, 2, np.float32), heavy)
     assert index.to_arrays()["class_ids"].tolist() == [*heavy, *class_ids[: index.n_connections - 1]]
-
-
-@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32), st.integers(1, 2**40), st.data())
-@settings(max_examples=examples(200), deadline=None)
-def test_narrow_records_are_exact_or_refused(value, times, data):
-    class_id = data.draw(st.integers(0, 2**24 + 2))
-    count = float(value) * times
-    record, back, back_id = narrow_and_back(count, class_id)
-    if record:
-        assert (back, back_id) == (count, class_id)
-    else:
-        exponent, mantissa = (int(np.float64(count).view(np.uint64)) >> 52) - 1023, np.float64(count).view(np.uint64)
-        assert class_id >= 2**24 or not -127 <= exponent <= 128 or int(mantissa) & 0xFFFFF or exponent == -127
-
-
-def test_size_classes_are_the_smallest_that_fit():
-    for wide in (False, True):
-        for length in (*range(1, 3000), *range(65_000, 65_537)):
-            units = length + (length + 1) // 2 * wide
-            size = int(size_of_block(length, wide))
-            assert UNITS[size - 1] < units <= UNITS[size]

@@ -43,13 +43,11 @@ def stream(seed, n, n_features=60, n_classes=20, labels=1, active=8):
 
 
 def same(index, oracle):
-    """The index has the oracle's connections, the same numbers in the same order."""
     for own, expected in postings_of(index, oracle):
         assert list(own.items()) == list(expected.items())
 
 
 def postings_of(index, oracle):
-    """Yield the postings of all features of both: class ids with weights and step sums."""
     arrays = index.to_arrays()
     assert arrays["counted"].tolist() == [oracle.n]
     at = 0
@@ -113,7 +111,6 @@ def fed_back(seed, events, n_classes, implicit):
 
 
 def oracle_learns(oracle, ids, values, class_ids, feedback, implicit, counted=True):
-    """Let an oracle learn an instance with feedback; return the best rank."""
     n_true, n_rejected, weight = feedback
     strengths = {c: 1.0 if j < n_rejected else implicit for j, c in enumerate(class_ids[n_true:].tolist())}
     instance = dict(zip(ids.tolist(), values.tolist(), strict=True))
@@ -141,30 +138,10 @@ def test_it_equals_the_oracle_with_any_feedback(seed, labels, slots, shared, imp
     same(index, oracle)
 
 
-def test_a_weak_connection_is_not_made():
-    index, ids = Index(params(idf=False)), np.array([0, 1], np.int32)
-    index.learn(ids, np.array([0.9999, 0.0141], np.float32), np.array([0], np.int32))
-    assert index.to_arrays()["lengths"].tolist() == [1, 0]
-
-
 def sharing(shared, slots, implicit=0.0, eta=0.6):
-    """An index and an oracle whose features share so many connections."""
     index, oracle = Index(params(slots=slots, implicit=implicit, eta=eta)), Oracle(slots=slots, shared=shared, eta=eta)
     index.kernel_params = index.kernel_params._replace(shared=np.uint64(shared))
     return index, oracle
-
-
-def test_what_few_features_may_have_goes_down_to_slots_as_more_come():
-    index = Index(params(slots=2))
-    one, value = np.array([0], np.int32), np.ones(1, np.float32)
-    for class_id in range(1200):
-        index.learn(one, value, np.array([class_id], np.int32))
-    assert index.to_arrays()["lengths"].tolist() == [1024]
-    index.learn(np.array([2**16], np.int32), value, np.array([0], np.int32))
-    other = np.array([1], np.int32)
-    for class_id in range(5):
-        index.learn(other, value, np.array([class_id], np.int32))
-    assert index.to_arrays()["lengths"][:2].tolist() == [1024, 2]
 
 
 @pytest.mark.parametrize("weight", [1.0, 100.0])

@@ -35,7 +35,6 @@ dense_numbers = st.integers(1, 40).flatmap(
 
 
 def fast_codes(q: np.ndarray, n_codes: int) -> list[int]:
-    """The codes in the keys of a vector that has no other features."""
     vector = add_dense(pack_vector([], np.zeros(0, np.float32)), q.tobytes(), 1.0)
     target = np.zeros(len(vector) + kernels.EXPANSION, np.uint8)
     size = kernels.expand_vector(vector, n_codes, len(q), target)
@@ -190,14 +189,6 @@ def test_kernel_and_plain_python_give_the_same_bytes(boolean, features, text, mo
     assert vectorizer.vectorize(features, text, bytes([7, 1])) == fast
 
 
-def test_a_vector_whose_value_is_zero_beside_its_features_is_left_out():
-    vectorizer = LiveModel(ModelConfig(numbers="raw"), (1, 2)).vectorizer
-    for number in ("1e99", "1e300"):
-        features = b'{"a": %b}' % number.encode()
-        assert vectorizer.vectorize(features, None, b"\1") == vectorizer.vectorize(features, None)
-    assert dense_of(vectorizer.vectorize(b'{"a": 1e-300}', None, b"\1")).tolist() == [1]
-
-
 @pytest.mark.parametrize("use_kernel", [True, False])
 def test_no_name_or_term_begins_like_a_code(use_kernel, monkeypatch):
     monkeypatch.setattr("abound_core.instances.vectorizer.use_kernel", use_kernel)
@@ -215,7 +206,6 @@ def learn(model: LiveModel, *records: bytes) -> None:
 
 
 def stream(model: LiveModel, n: int, d: int = 24, seed: int = 0) -> list[bytes]:
-    """Records of three classes whose vectors differ, with and without text."""
     rng = np.random.default_rng(seed)
     records = []
     for i in range(n):
@@ -258,16 +248,6 @@ def test_a_vector_of_another_dimension_is_left_out():
         model.check_dimension(2)
     assert refused.value.field == "vector"
     model.check_dimension(24)
-
-
-def test_fsu_leaves_vectors_out_and_says_what_to_do():
-    model = LiveModel(ModelConfig(), (1, 2))
-    learn(model, *stream(model, 30))
-    assert model.dimension == 0
-    assert not any(model.features.key(i).startswith(b"\0") for i in range(model.features.n_ids))
-    with pytest.raises(InvalidInstance, match="update: sls") as refused:
-        model.check_dimension(24)
-    assert refused.value.field == "vector"
 
 
 def test_max_features_never_evicts_codes():

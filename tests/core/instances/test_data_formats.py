@@ -49,11 +49,6 @@ def test_damaged_extreme_classification_text(lines, message):
         read("txt", *lines)
 
 
-def test_numbers_in_other_spellings():
-    (instance,) = read("txt", "1 99 2", "0 017:+1 018:.5 2:1. 3:1e-2  4:-0")
-    assert json.loads(instance.features or b"") == {"17": 1.0, "18": 0.5, "2": 1.0, "3": 0.01, "4": 0.0}
-
-
 def test_svmlight():
     lines = ["# made by hand\n", "+1 qid:3 1:0.5 4:2 # the first\n", "\n", "-1,2.0 1:1\n", "ham 2:3\n", " 2:1\n"]
     instances = read("svm", *lines)

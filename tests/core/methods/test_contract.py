@@ -1,7 +1,7 @@
 """What holds for every registered method, on a small data set.
 
 Same seed, same model, whatever the number of threads; an artifact gives the same model back; a ranking is the head of
-the ranking of all labels; the order of the rows and features that stand twice change nothing that this file names.
+the ranking of all labels; the order of the rows changes nothing that this file names.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -31,10 +31,6 @@ DRAWN_FOR_ROWS = {"exmlds1", "exmlds2", "exmlds3", "exmlds_joint", "ff", "ind", 
 NEIGHBORS = [(method, "neighbors") for method in ("exmlds1", "exmlds2", "exmlds3", "exmlds_joint", "ogeec")]
 AT_MOST_ALL = [*NEIGHBORS, *((method, "clusters") for method, _ in NEIGHBORS[:4]), ("swnn", "S")]
 """Methods and their parameters that must not be above the number of instances."""
-
-DRAWN_FOR_FEATURES: set[str] = {"ogeec", "rembrandt", "unweighted", "exmlds_joint"}
-"""Methods that draw something for each feature, or penalise by their number: with features that stand twice they learn
-something else, too."""
 
 
 def learn(method: str, data: Matrices | None = None, progress: Progress = no_progress) -> FittedMethod:
@@ -155,16 +151,6 @@ def test_the_order_of_the_rows_changes_nothing(method):
     assert turned.labels == data.labels
     X = queries(data, 60, seed=1)
     same(learned(method).rank(X, N_CLASSES), learn(method, turned).rank(X, N_CLASSES), 1e-5)
-
-
-@pytest.mark.parametrize("method", sorted(set(METHODS) - DRAWN_FOR_FEATURES))
-def test_features_that_stand_twice_change_nothing(method):
-    """Vectors have length 1 with and without the second names; where votes are added up, scores have another scale."""
-    data, twice = made(200, seed=0), made(200, seed=0, duplicated=True)
-    plain = learned(method).rank(queries(data, 60, seed=1), N_CLASSES)
-    doubled = learn(method, twice).rank(queries(twice, 60, seed=1, duplicated=True), N_CLASSES)
-    factor = plain.scores.max() / doubled.scores.max()
-    same(plain, doubled._replace(scores=factor * doubled.scores), 1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)

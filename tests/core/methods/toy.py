@@ -23,10 +23,10 @@ RAW: dict[str, dict[str, object]] = {
 """Parameters that fit within a moment, for tests that do not look at how good a model is."""
 
 
-def made(n: int, seed: int, duplicated: bool = False, order: np.ndarray | None = None) -> Matrices:
+def made(n: int, seed: int, order: np.ndarray | None = None) -> Matrices:
     """Instances of one to three classes: five words tell a class, thirty tell nothing.
 
-    ``duplicated``: each feature also comes under a second name. ``order``: of the rows.
+    ``order``: of the rows.
     """
     rng = np.random.default_rng(seed)
     rows = []
@@ -38,17 +38,15 @@ def made(n: int, seed: int, duplicated: bool = False, order: np.ndarray | None =
     gathering = MatrixBuilder(SECRET)
     for i in range(n) if order is None else order:
         words, labels = rows[i]
-        if duplicated:
-            words = {name + again: value for name, value in words.items() for again in ("", "*")}
         values = np.array(list(words.values()), np.float32)
         vector = pack_vector([name.encode() for name in words], values / np.linalg.norm(values))
         gathering.add(vector, labels)
     return gathering.matrices()
 
 
-def queries(data: Matrices, n: int, seed: int, duplicated: bool = False) -> sparse.csr_matrix:
+def queries(data: Matrices, n: int, seed: int) -> sparse.csr_matrix:
     """Rows of other instances in the columns of ``data``; the last one is empty."""
-    fresh = made(n, seed, duplicated)
+    fresh = made(n, seed)
     columns = np.array([data.features.find(key) for key in fresh.keys])
     dense = np.zeros((n + 1, len(data.features)), np.float32)
     dense[:n, columns[columns >= 0]] = fresh.X.toarray()[:, columns >= 0]

@@ -44,7 +44,6 @@ WHOLE += [2**24, 2**31 - 1, 2**31, 2**52, 2**53, 2**62, 2**63 - 1]
 
 
 def instance(rng: random.Random, name: str) -> tuple[bytes, list[str]]:
-    """The vector of an instance, and its labels."""
     labels = [f"c{kind}" for kind in rng.sample(range(12), rng.randint(1, 4) if "rows" in name else 1)]
     words = sorted({f"{label}w{rng.randrange(9)}" for label in labels} | {f"n{rng.randrange(40)}" for _ in range(3)})
     values = np.array([rng.choice([0.3, 0.5, 1.0]) for _ in words], np.float32)

@@ -26,7 +26,6 @@ UPDATES = ("fsu", "sls")
 
 
 def stream(n: int, seed: int, n_labels: int = 1) -> list[Instance]:
-    """Words that tell a class more or less well, ``n_labels`` classes at most."""
     rng = random.Random(seed)
     made = []
     for _ in range(n):
@@ -53,7 +52,6 @@ def counted(model: LiveModel, vector: bytes) -> LiveModel:
 
 
 def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> None:
-    """Learn instances one by one, and show each to the oracle as the model ranks it with its features counted."""
     for keys, labels in instances:
         best = ranked(counted(model, vector_of(keys)), keys)
         learn(model, [(keys, labels)])
@@ -193,20 +191,13 @@ def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off():
     assert model.digest() == never.digest()
 
 
-def test_later_passes_teach_it_nothing():
+def test_later_passes_and_registrations_teach_it_nothing():
     model = learned(stream(100, 17), calibrate=True)
-    before = model.calibration.digest_bytes()
-    ids = np.arange(3, dtype=np.int32)
-    model.learn_again(ids, np.full(3, 0.5, np.float32), np.zeros(1, np.int32))
-    assert model.calibration.digest_bytes() == before
-
-
-def test_a_registration_teaches_it_nothing():
-    model = learned(stream(100, 20), calibrate=True)
     before, (keys, labels) = model.calibration.digest_bytes(), stream(1, 21)[0]
-    assert ranked(model, keys)
+    model.learn_again(np.arange(3, dtype=np.int32), np.full(3, 0.5, np.float32), np.zeros(1, np.int32))
     named = add_details(vector_of(keys) + pack_labels(labels, Limits()), b'{"name":"One"}')
     model.begin(named, 1, [Unit(1)]).finish()
+    assert ranked(model, keys)
     assert model.calibration.digest_bytes() == before
     learn(model, [(keys, labels)])
     assert model.calibration.digest_bytes() != before

@@ -56,16 +56,6 @@ def test_a_label_that_was_never_learned_is_found_by_its_name(config):
     assert live.stats()["all"]["n"] == 1
 
 
-def test_a_name_is_learned_once():
-    live, once = model_of(), model_of()
-    for _ in range(3):
-        learn(live, named(live, "c7", "wheat"))
-    learn(once, named(once, "c7", "wheat"))
-    assert live.digest() == once.digest()
-    learn(live, named(live, "c7", "corn"), named(live, "c7"))
-    assert best(live, "corn") == best(live, "wheat") == ["c7"]
-
-
 @pytest.mark.parametrize("rule", RULES, ids=RULE_IDS)
 def test_a_known_name_and_a_label_without_one_are_no_instances(rule):
     live = model_of(**rule)
@@ -108,7 +98,6 @@ def test_a_refit_learns_a_name_once_in_each_pass(rule):
 
 
 def refitted(base: LiveModel, records: list[bytes]) -> str:
-    """Return the digest after three passes on top of a state."""
     fitting = Refitter(LiveModel.from_arrays(base.meta(), base.to_arrays(), SECRET))
     for _ in range(3):
         fitting.learn(b"".join(records), [Unit(len(records))], START)

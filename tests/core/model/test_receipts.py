@@ -24,7 +24,6 @@ def row(number: int) -> Row:
 
 
 def put(table: Receipts, numbers: range) -> None:
-    """Put those that are new, in as few calls as it takes."""
     rows = [row(number) for number in numbers]
     while rows:
         n = table.n_new([key for key, *_ in rows])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from numba import njit
 
 from abound_core.config import ModelConfig
-from abound_core.errors import InvalidInstance
 from abound_core.instances.record import add_dense, add_details, pack_labels, pack_vector
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
@@ -31,7 +30,6 @@ Instance = tuple[list[str], list[int] | None, list[str]]
 
 
 def stream(n: int, seed: int, n_classes: int = 6, n_labels: int = 1, p_vector: float = 0.9) -> list[Instance]:
-    """Words and vectors that tell a class more or less well, ``n_labels`` classes at most."""
     rng = random.Random(seed)
     centres = [[rng.gauss(0, 40) for _ in range(D)] for _ in range(n_classes)]
     made: list[Instance] = []
@@ -67,7 +65,6 @@ def model_of(instances: list[Instance], slices: int = 1000, secret: tuple[int, i
 
 
 def by_index(model: LiveModel, vector: bytes, allowed: set[int] | None = None) -> Ranked:
-    """The index's own ranking."""
     ids, values = model.active(vector)
     ranking = model.index.rank(ids, values, len(model.labels) + 1)
     pairs = zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)
@@ -197,7 +194,6 @@ def test_by_default_it_starts_at_the_first_vector(seed, slices, calibrate, p_vec
 
 
 def assert_equal(model: LiveModel, other: LiveModel) -> None:
-    """Assert that two models have the same state, and other configurations."""
     own, theirs = model.to_arrays(), other.to_arrays()
     assert set(own) == set(theirs)
     for name, array in own.items():
@@ -224,29 +220,6 @@ def test_the_first_vector_may_be_of_a_registration():
     assert_equal(models[3], models[2])
 
 
-def test_the_first_vector_of_a_registration_counts_whatever_room_the_arrays_have():
-    model = model_of(stream(50, 1, p_vector=0), rerank=None, rows=False)
-    model.index.make_room(1_000, 100, 10, 1_000_000, 1_000)
-    model.configure({"implicit": 0.1})
-    loaded = LiveModel.from_arrays(model.meta(), model.to_arrays(), (5, 6))
-    for one in (model, loaded):
-        one.begin(NAMED, 1, [Unit(1)]).finish()
-        assert one.reranker.arrays.counts[one.labels.find(b"c1")] == 1
-    assert loaded.digest() == model.digest()
-
-
-def test_with_calibrate_the_probability_is_that_of_the_share():
-    model = model_of(stream(300, 14, n_labels=2), calibrate=True)
-    for words, q, _ in stream(20, 15, p_vector=1.0):
-        vector = vector_of(words, q)
-        full = model.rank_estimated(vector, 1000)
-        assert full.probabilities.tolist() == model.calibration.probabilities(full).tolist()
-        masked = model.rank_estimated(vector, 2, exclude=[model.label(int(full.class_ids[0]))])
-        assert masked.probabilities.tolist() == full.probabilities[1:3].tolist()
-    reliability = model.calibration.reliability()
-    assert reliability["all"]["n"] > 500
-
-
 def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one():
     model, oracle = model_of([], calibrate=True), CalibrationOracle()
     for words, q, labels in stream(300, 19, n_labels=2, p_vector=0.6):
@@ -258,16 +231,6 @@ def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one():
         oracle.learn(best, {model.labels.find(label.encode()) for label in labels})
     assert model.calibration.arrays.weights.tolist() == oracle.weights
     assert model.reranker.figures()["n"] > 100
-
-
-def test_a_probability_can_be_required_of_vectors():
-    model = model_of(stream(200, 16))
-    words, q, _ = stream(1, 17, p_vector=1.0)[0]
-    full = model.rank(vector_of(words, q), 10)
-    least = float(full.scores[1])
-    assert len(model.rank_estimated(vector_of(words, q), 10, min_probability=least).class_ids) == 2
-    with pytest.raises(InvalidInstance, match="min_probability"):
-        model.rank_estimated(vector_of(words, None), 10, min_probability=0.1)
 
 
 def test_rejections_and_vectors_of_another_dimension_teach_it_nothing_and_a_weight_counts_once():

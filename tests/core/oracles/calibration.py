@@ -39,6 +39,31 @@ def terms(score: float, best: float, second: float, is_best: bool) -> list[float
     return [1.0, score, lead, distance, float(is_best), logarithm(0.02 + score)]
 
 
+def solve(curvature: list[list[float]], gradient: list[float], ridge: float) -> list[float]:
+    """L D L' by rows, then forwards and backwards."""
+    n = len(gradient)
+    lower = [[0.0] * n for _ in range(n)]
+    pivots, forward, step = [0.0] * n, [0.0] * n, [0.0] * n
+    for i in range(n):
+        for j in range(i):
+            entry = curvature[i][j]
+            for k in range(j):
+                entry -= lower[i][k] * pivots[k] * lower[j][k]
+            lower[i][j] = entry / pivots[j]
+        pivots[i] = curvature[i][i]
+        for k in range(i):
+            pivots[i] -= lower[i][k] * pivots[k] * lower[i][k]
+        pivots[i] = max(pivots[i], ridge)
+        forward[i] = gradient[i]
+        for k in range(i):
+            forward[i] -= lower[i][k] * forward[k]
+    for i in reversed(range(n)):
+        step[i] = forward[i] / pivots[i]
+        for k in range(i + 1, n):
+            step[i] -= lower[k][i] * step[k]
+    return step
+
+
 @dataclass
 class Oracle:
     weights: list[float] = field(default_factory=lambda: [-2.0, 4.0, 0.0, 0.0, 0.0, 0.0])
@@ -75,28 +100,5 @@ class Oracle:
                     self.curvature[i][j] += variance * x[i] * x[j]
         if len(self.stretches[-1]) >= 10_000:
             self.stretches.append([])
-        step = self.solve(gradient)
+        step = solve(self.curvature, gradient, 1.0)
         self.weights = [weight + part for weight, part in zip(self.weights, step, strict=True)]
-
-    def solve(self, gradient: list[float]) -> list[float]:
-        """L D L' by rows, then forwards and backwards."""
-        lower: list[list[float]] = [[0.0] * 6 for _ in range(6)]
-        pivots, forward, step = [0.0] * 6, [0.0] * 6, [0.0] * 6
-        for i in range(6):
-            for j in range(i):
-                entry = self.curvature[i][j]
-                for k in range(j):
-                    entry -= lower[i][k] * pivots[k] * lower[j][k]
-                lower[i][j] = entry / pivots[j]
-            pivots[i] = self.curvature[i][i]
-            for k in range(i):
-                pivots[i] -= lower[i][k] * pivots[k] * lower[i][k]
-            pivots[i] = max(pivots[i], 1.0)
-            forward[i] = gradient[i]
-            for k in range(i):
-                forward[i] -= lower[i][k] * forward[k]
-        for i in reversed(range(6)):
-            step[i] = forward[i] / pivots[i]
-            for k in range(i + 1, 6):
-                step[i] -= lower[k][i] * step[k]
-        return step

@@ -6,7 +6,6 @@ MASK = 2**64 - 1
 
 
 def splitmix64(number: int) -> int:
-    """The generator's output for this state."""
     z = (number + 0x9E3779B97F4A7C15) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
@@ -14,7 +13,6 @@ def splitmix64(number: int) -> int:
 
 
 def hadamard(p: int) -> np.ndarray:
-    """The Walsh-Hadamard matrix: (-1) to the number of common one bits of row and column."""
     numbers = np.arange(p)
     return 1 - 2 * (np.bitwise_count(numbers[:, None] & numbers) % 2).astype(np.int64)
 

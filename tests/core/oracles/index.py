@@ -110,5 +110,4 @@ class Oracle:
             posting.total = max(posting.total - dropped_weight, 0.0) if counts else 0.0
 
     def connections(self) -> dict[int, dict[int, float]]:
-        """feature -> class -> count, without empty postings."""
         return {feature: dict(posting.counts) for feature, posting in self.postings.items() if posting.counts}

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.core.oracles.calibration import exponential, logarithm
+from tests.core.oracles.calibration import exponential, logarithm, solve
 
 Ranked = list[tuple[int, float]]
 
@@ -22,31 +22,6 @@ class Candidate:
     logit: float
     index_rank: int
     share: float = 0.0
-
-
-def solve(curvature: list[list[float]], gradient: list[float], ridge: float) -> list[float]:
-    """L D L' by rows, then forwards and backwards."""
-    n = len(gradient)
-    lower = [[0.0] * n for _ in range(n)]
-    pivots, forward, step = [0.0] * n, [0.0] * n, [0.0] * n
-    for i in range(n):
-        for j in range(i):
-            entry = curvature[i][j]
-            for k in range(j):
-                entry -= lower[i][k] * pivots[k] * lower[j][k]
-            lower[i][j] = entry / pivots[j]
-        pivots[i] = curvature[i][i]
-        for k in range(i):
-            pivots[i] -= lower[i][k] * pivots[k] * lower[i][k]
-        pivots[i] = max(pivots[i], ridge)
-        forward[i] = gradient[i]
-        for k in range(i):
-            forward[i] -= lower[i][k] * forward[k]
-    for i in reversed(range(n)):
-        step[i] = forward[i] / pivots[i]
-        for k in range(i + 1, n):
-            step[i] -= lower[k][i] * step[k]
-    return step
 
 
 @dataclass

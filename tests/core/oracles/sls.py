@@ -10,23 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tests.core.oracles.calibration import logarithm
+
 ETA, NEGATIVES, THETA_NEGATIVE, THETA_INSERT, FLOOR = 0.6, 8, 0.05, 0.2, 0.1
 REACH, LEAST_WEIGHT, SHARED, MOST_SLOTS, MOST_ERROR = 0.3, 0.02, 2**17, 1024, 8.0
-
-
-def logarithm(number: float) -> float:
-    """The natural logarithm by the series of 2 artanh((m - 1) / (m + 1)), to the bits of every processor.
-
-    The last bit of the mathematical library differs, and could round a weight to the next number of 16 bits.
-    """
-    part, twos = math.frexp(number)
-    if part < 0.5**0.5:
-        part, twos = part * 2, twos - 1
-    z = (part - 1) / (part + 1)
-    series = 1 / 19
-    for odd in range(17, 0, -2):
-        series = series * (z * z) + 1 / odd
-    return twos * math.log(2) + 2 * z * series
 
 
 def short_weight(weight: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock
@@ -17,7 +18,7 @@ from abound.versions.promotion import challengers, standings
 from abound.versions.promotion import gate as gates
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
-from abound.versions.promotion.gate import Gate, reason_of
+from abound.versions.promotion.gate import Gate
 from abound.versions.promotion.scoring import DEPTH
 from abound.versions.promotion.standings import PURPOSE, Standings
 from abound_core.config import ModelConfig
@@ -40,7 +41,6 @@ from tests.support.contest_streams import (
     wise,
 )
 from tests.support.lab import Lab, apply
-from tests.support.replicas import until
 from tests.support.small_versions import place, write
 
 NEVER = GateParams(min_events=10**6)
@@ -235,26 +235,43 @@ async def test_there_are_no_more_than_four_challengers(lab: Lab) -> None:
 DECISION = Decision("promote", "a" * 8, "live", 400, 0.1, 0.05, 0.15, 1000.0)
 
 
-async def test_nothing_is_decided_before_an_activation_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def activate(monkeypatch: pytest.MonkeyPatch) -> AsyncMock:
+    """Stands for activations, each of which is at the offset 20-0.0."""
     activate = AsyncMock(return_value=Offset.parse("20-0.0"))
     monkeypatch.setattr(gates, "save", AsyncMock())
     monkeypatch.setattr(gates.activation, "activate", activate)
-    contest = SimpleNamespace(decide=lambda *given: DECISION)
-    standing = Standings(contest=cast(Any, contest), offset="10-0.0")
-    place = cast(Any, SimpleNamespace(keys=SimpleNamespace(name="m")))
-    gate = Gate(place, cast(Any, None), GateParams())
+    return activate
 
-    async def decide() -> int:
-        await gate.decide(standing, ServingState(), ["a" * 8])
-        return activate.await_count
 
-    assert await decide() == 1
-    for offset in ("10-0.0", "15-0.3"):
+def gate_and_standing(decide: Callable[..., Decision]) -> tuple[Gate, Standings]:
+    place = SimpleNamespace(keys=SimpleNamespace(name="m"))
+    standing = Standings(contest=cast(Any, SimpleNamespace(decide=decide)), offset="10-0.0")
+    return Gate(cast(Any, place), cast(Any, None), GateParams()), standing
+
+
+async def test_nothing_is_decided_before_an_activation_comes_back(activate: AsyncMock) -> None:
+    gate, standing = gate_and_standing(lambda *given: DECISION)
+    for offset, n in (("10-0.0", 1), ("10-0.0", 1), ("15-0.3", 1), ("20-0.0", 2)):
         standing.offset = offset
-        assert await decide() == 1
-    assert len(standing.decisions) == 1
-    standing.offset = "20-0.0"
-    assert await decide() == 2
+        await gate.decide(standing, ServingState(), ["a" * 8])
+        assert activate.await_count == len(standing.decisions) == n
+
+
+async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(activate: AsyncMock) -> None:
+    """The index takes over, which can be had."""
+    allowed = []
+
+    def decide(params: GateParams, promotable: list[str], fallback: list[str]) -> Decision:
+        allowed.append(fallback)
+        return DECISION
+
+    serving = ServingState(version="b" * 8, former="c" * 8, activation="by the gate")
+    for promoted, trouble in (("by the gate", {}), ("by the gate", {"c" * 8: "it is lost"}), ("", {})):
+        gate, standing = gate_and_standing(decide)
+        standing.promoted, standing.trouble = promoted, trouble
+        await gate.decide(standing, serving, [])
+    assert allowed == [["c" * 8, LIVE], [LIVE], []]
 
 
 async def test_a_late_process_writes_nothing(lab: Lab) -> None:
@@ -274,28 +291,6 @@ async def test_a_late_process_writes_nothing(lab: Lab) -> None:
                     pass
         async with acquire(lab.store, keys):  # that of snapshots is another one
             pass
-
-
-async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(lab: Lab) -> None:
-    """It would be the better one: the index takes over, which can be had."""
-    replica = await lab.replica()
-    former, promoted = await entered(lab), await entered(lab)
-    keys = (await lab.living()).keys
-    at = activation.ActivationContext(lab.store, lab.artifacts, keys, 10.0)
-    async with contest(lab) as follower:
-        decision = Decision("promote", promoted.id, former.id, 60, 0.5, 0.1, 0.9, 200.0)
-        follower.standing.record_decision(follower.standing.offset, decision, "under way")
-        await activation.activate(at, former.id, "a test")
-        await activation.activate(at, promoted.id, reason_of(decision))
-        await until(lambda: replica.model("default").live.serving.version == promoted.id)
-        serving = replica.model("default").live.serving
-        await follower.follow_log()
-        assert follower._gate.fallback(follower.standing, serving) == [former.id, LIVE]
-        for _ in range(100):
-            follower.standing.contest.add({promoted.id: 0, former.id: 1, LIVE: 2})
-        follower.standing.trouble = {former.id: "it is lost"}
-        await follower._gate.decide(follower.standing, serving, [])
-        assert [one.decision.version for one in follower.standing.decisions] == [promoted.id, LIVE]
 
 
 async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(lab: Lab) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from abound.api.routes.challengers import contest_of
+from abound.replica.replica import Replica
 from abound.settings import Settings
 from abound.versions.promotion import challengers, runner, standings
 from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.promotion.standings import Standings
-from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
+from tests.support.contest_streams import GATE, familiar, n_scored, teach, wise
 from tests.support.lab import Lab
 from tests.support.small_versions import write
 
@@ -43,26 +44,18 @@ async def kept(lab: Lab) -> Standings | None:
     return await standings.read(lab.store, (await lab.living()).keys)
 
 
-async def waited(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return once a condition holds."""
+async def until(lab: Lab, condition: Callable[[Standings | None], object]) -> Standings | None:
+    """The standing that is written, once a condition holds of it."""
     async with asyncio.timeout(60):
-        while not await condition():  # noqa: ASYNC110
+        while not condition(found := await kept(lab)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+    return found
 
 
-async def is_kept(lab: Lab) -> bool:
-    return await kept(lab) is not None
-
-
-async def until_kept(lab: Lab, offset: object) -> Standings:
-    """The standing that is written, once it is as far as an offset."""
-
-    async def is_there() -> bool:
-        found = await kept(lab)
-        return found is not None and found.offset == str(offset)
-
-    await waited(is_there)
-    found = await kept(lab)
+async def until_kept(lab: Lab, replica: Replica) -> Standings:
+    """The standing that is written, once it is as far as a replica."""
+    offset = str(replica.model("default").offset)
+    found = await until(lab, lambda found: found is not None and found.offset == offset)
     assert found is not None
     return found
 
@@ -79,33 +72,12 @@ async def test_follows_a_model_while_it_has_challengers(lab: Lab) -> None:
     await teach(replica, familiar(20))
     async with running(lab):
         version = await entered(lab)
-        await waited(lambda: is_kept(lab))
+        await until(lab, bool)
         await teach(replica, familiar(20, 20))
-        found = await until_kept(lab, replica.model("default").offset)
+        found = await until_kept(lab, replica)
         assert n_scored(found, version) == 20
         assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
-
-        async def is_gone() -> bool:
-            return not await is_kept(lab)
-
-        await waited(is_gone)
-
-
-async def test_one_at_a_time_and_the_next_goes_on_from_what_was_written(lab: Lab) -> None:
-    replica = await lab.replica()
-    version = await entered(lab)
-    await teach(replica, changed(10))
-    async with running(lab), running(lab):
-        await waited(lambda: is_kept(lab))
-        await teach(replica, changed(20))
-    found = await kept(lab)
-    assert found is not None
-    first = n_scored(found, version)
-    assert first <= 20
-    await teach(replica, changed(10))
-    async with running(lab):
-        again = await until_kept(lab, replica.model("default").offset)
-    assert n_scored(again, version) == n_scored(again) == 30
+        await until(lab, lambda found: found is None)
 
 
 async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,22 +86,13 @@ async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatc
     await teach(replica, familiar(20))
     version = await entered(lab)
     away = lab.folder.rename(lab.folder.with_name("away"))
-
-    async def is_trouble() -> bool:
-        found = await kept(lab)
-        return found is not None and version in found.trouble
-
-    async def is_none() -> bool:
-        return not await is_trouble()
-
     async with running(lab):
-        await waited(is_trouble)
-        found = await kept(lab)
+        found = await until(lab, lambda found: found is not None and version in found.trouble)
         assert found is not None
         told = contest_of(found, Settings())
         assert told is not None, "nobody is scored, and why is told"
         assert told.trouble.keys() == {version}
         away.rename(lab.folder)
-        await waited(is_none)
+        await until(lab, lambda found: found is not None and not found.trouble)
         await teach(replica, familiar(20, 20))
-        assert n_scored(await until_kept(lab, replica.model("default").offset), version) == 20
+        assert n_scored(await until_kept(lab, replica), version) == 20

@@ -84,7 +84,7 @@ class Model:
 
         def rank(first: int, end: int) -> Rankings:
             rows = X[first:end]
-            search = self._search(int(np.diff(rows.indptr).max(initial=0)))
+            search = self.search_buffers(int(np.diff(rows.indptr).max(initial=0)))
             ids, scores = np.zeros((end - first, k), np.int32), np.zeros((end - first, k))
             counts = rank_rows(
                 self.lists,
@@ -100,7 +100,7 @@ class Model:
 
         return in_blocks(X.shape[0], ROWS, rank)
 
-    def _search(self, longest: int) -> Search:
+    def search_buffers(self, longest: int) -> Search:
         n, d = self.X.shape
         size = min(self.params.S, n)
         return Search(

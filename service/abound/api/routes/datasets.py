@@ -11,7 +11,7 @@ from pydantic import Field
 
 from abound.api.dependencies import ActorDep, ArtifactsDep, PartsDep
 from abound.api.openapi import problems
-from abound.api.request_body import check_coding, check_length
+from abound.api.request_body import check_length
 from abound.api.routes.transfer import client_left, pieces_of
 from abound.api.schemas.shape import Shape
 from abound.datasets.files import STANDARD_INPUT, SUFFIXES, check_columns, format_of
@@ -153,7 +153,6 @@ async def put_dataset(
     data set is replaced as a whole. An error names the number of the invalid line and changes nothing.
     """
     headers = dict(request.scope["headers"])
-    check_coding(headers)
     params = parts.settings.group(DatasetParams)
     check_length(headers, params.max_bytes)
     named = _named(dataset, filename, headers.get(b"content-type", b""))

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from abound.api.dependencies import ActorDep, ModelName, PartsDep
 from abound.api.openapi import problems
-from abound.api.request_body import Disconnected, check_coding, check_length, too_large
+from abound.api.request_body import Disconnected, check_length, too_large
 from abound.api.routes.models import model_answer
 from abound.api.schemas.models import ModelAnswer
 from abound.replace.transfer import export_model, import_model
@@ -60,7 +60,6 @@ async def import_(model: ModelName, request: Request, parts: PartsDep, actor: Ac
     check_name(model)
     replica, limit = parts.replica, parts.settings.max_import_bytes
     headers = dict(request.scope["headers"])
-    check_coding(headers)
     check_length(headers, limit)
     async with audited(replica.store, actor, "model.import", model=model) as details:
         replaced_at = await import_model(

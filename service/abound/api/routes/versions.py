@@ -10,7 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from abound.api.dependencies import ActorDep, ArtifactsDep, ModelName, PartsDep, RequestBound, VersionId
 from abound.api.openapi import problems
-from abound.api.request_body import check_coding, check_length
+from abound.api.request_body import check_length
 from abound.api.routes.transfer import pieces_of
 from abound.api.schemas.versions import CardAnswer, Comparison, VersionsAnswer, card_answer
 from abound.security.audit import audited
@@ -119,7 +119,6 @@ async def import_(
     replica, limit = parts.replica, parts.settings.max_import_bytes
     known = replica.model(model)
     headers = dict(request.scope["headers"])
-    check_coding(headers)
     check_length(headers, limit)
     async with audited(replica.store, actor, "version.import", model=model) as details:
         body: AsyncIterator[bytes] = pieces_of(request, limit)

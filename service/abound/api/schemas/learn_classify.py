@@ -63,8 +63,8 @@ VECTOR = (
 )
 
 WARNING = (
-    "Only if the model ignores negative numbers of an instance, or uses only the most frequent terms of its text; names "
-    "the first such instance's. With NDJSON, only in the answer to the first such line of a request."
+    "Only if the model ignores negative numbers of an instance, or uses only the most frequent terms of its text. With "
+    "a batch it is about the first such instance. With NDJSON, only in the answer to the first such line of a request."
 )
 
 LABELS = "The true labels, at most 100; at least one unless `rejected` or `ignored` has one."

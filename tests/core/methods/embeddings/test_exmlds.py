@@ -1,14 +1,11 @@
 """Embeddings of instances by their labels: each part against dense arithmetic."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy import sparse
 
-from abound_core.methods.embeddings import contexts, exmlds1, exmlds2, exmlds3, exmlds_joint, sppmi
+from abound_core.methods.embeddings import contexts, exmlds1, exmlds3, exmlds_joint, sppmi
 from abound_core.methods.training import clusters
-from abound_core.methods.training.matrices import hide_labels
 from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
@@ -95,16 +92,6 @@ def test_contexts_are_the_nearest_by_label_vectors():
         np.testing.assert_allclose(np.sort(cosines[row, near])[::-1], best[best > 0])
 
 
-def test_skip_grams_bring_instances_with_the_same_labels_together():
-    Y = made(200, seed=0).Y
-    Y = Y[np.diff(Y.indptr) == 1]
-    params = exmlds2.Params(dim=8, contexts=5, epochs=60)
-    Z = clusters.unit(exmlds2.embed(Y, params, np.random.default_rng(0), no_progress))
-    same = (Y @ Y.T).toarray() > 0
-    cosines = Z @ Z.T
-    assert cosines[same].mean() > cosines[~same].mean() + 0.3
-
-
 def test_labels_are_scored_by_neighbours_and_by_their_own_vectors():
     """Of one cluster, by dense arithmetic: s1 / |s1| + s2 / |s2|."""
     data = made(200, seed=0)
@@ -120,22 +107,6 @@ def test_labels_are_scored_by_neighbours_and_by_their_own_vectors():
     expected = first / np.linalg.norm(first, axis=1)[:, None] + second / np.linalg.norm(second, axis=1)[:, None]
     ranked = model.rank(X, 6)
     np.testing.assert_allclose(ranked.scores.reshape(20, 6), -np.sort(-expected, axis=1), rtol=1e-4, atol=1e-5)
-
-
-def test_what_is_known_of_labels_beyond_the_data_helps():
-    full = made(300, seed=0)
-    hidden = hide_labels(full, 0.8, np.random.default_rng(0))
-    rows = hidden.learnable
-    hidden = hidden.rows(rows)
-    known, alone = (
-        exmlds3.fit(data, exmlds3.Params(dim=6), np.random.default_rng(0), no_progress)
-        for data in (hidden, replace(hidden, cooccurrence=None))
-    )
-    assert not np.array_equal(known.labels, alone.labels)
-    truth = made(100, seed=1)
-    assert truth.labels == full.labels
-    ids = known.rank(queries(full, 100, seed=1)[:100], 1).ids
-    assert truth.Y.toarray()[np.arange(100), ids].mean() > 0.8
 
 
 def test_the_gradient_is_that_of_the_objective():

@@ -104,20 +104,6 @@ def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest():
     assert fit("ff", data, d_max=1, **weights).rank(data.X[:1], 3).ids.tolist() == [0]
 
 
-def test_explanations_and_wide_blocks_keep_to_vote_min():
-    index = Index(feature_focus.Params(margin=1e9, vote_min=0.2, memory=5.0, rating=False).index)
-    ids, values = np.zeros(1, np.int32), np.ones(1, np.float32)
-    for label in (0, 0, 0, 0, 0, 1, 1, 2):  # the finite memory makes the block wide
-        index.learn(ids, values, np.array([label], np.int32))
-    kept = index.to_arrays()
-    shares = dict(zip(kept["class_ids"].tolist(), (kept["counts"] / kept["totals"]).tolist(), strict=True))
-    ranked = index.rank(ids, values, 3)
-    assert ranked.class_ids.tolist() == [label for label, share in shares.items() if share >= 0.2]
-    assert 0 < len(ranked.class_ids) < 3
-    for label, share in shares.items():
-        assert index.explain(ids, values, label)[0] == pytest.approx(share if share >= 0.2 else 0.0)
-
-
 @pytest.mark.parametrize("passes", [1, 3])
 def test_ff_is_the_live_index(passes):
     """Learned by ids in column order, the index is the same, connection by connection."""

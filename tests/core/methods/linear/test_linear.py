@@ -106,16 +106,6 @@ def test_the_sigmoid_is_the_one_that_made_the_data():
     assert 0 < slope < 100
 
 
-def test_a_hierarchy_made_of_the_data_has_every_label_once_and_few_branches():
-    data = made(200, seed=0)
-    made_here = hierarchy.group_labels(data, 2, np.random.default_rng(0), no_progress)
-    assert np.bincount(made_here.parents.indices).max() <= 2
-    above = hierarchy.ancestors(made_here).toarray()
-    tops = np.flatnonzero(np.diff(made_here.parents.indptr) == 0)
-    assert len(tops) == 2
-    assert (above[:6, tops].sum(axis=1) == 1).all()
-
-
 def test_sibling_share_worked_by_hand():
     """Labels a, b below x and c, d below y; a is nearest to b and b to a, c to b, d has no vector."""
     parents = hierarchy.of_pairs(["a", "b", "c", "d"], [("a", "x"), ("b", "x"), ("c", "y"), ("d", "y")])

@@ -1,7 +1,5 @@
 """Exact neighbours: against dense sums, and without the long lists against all of them."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,34 +75,9 @@ def test_pruning_changes_nothing(n, d, S, beta, distinct, few, seed):
         np.testing.assert_array_equal(one, other)
 
 
-class Counted(np.ndarray):
-    """An array whose elements may be looked at so often altogether."""
-
-    looks_left = 0
-
-    def __getitem__(self, at):
-        type(self).looks_left -= 1
-        assert self.looks_left >= 0
-        return super().__getitem__(at)
-
-
-@pytest.mark.parametrize("order", ["longest first", "random", "equal"])
-def test_a_query_of_thousands_of_features_is_ordered_by_a_few_looks_at_each(order):
-    """10,000 features are allowed. Lists of one length stay in the order of the features."""
-    n, rng = 10_000, np.random.default_rng(4)
-    lengths = {"longest first": np.arange(n, 0, -1), "random": rng.integers(1, 50, n), "equal": np.full(n, 3)}[order]
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    features, found = rng.permutation(n) if order == "random" else np.arange(n), np.zeros(n + 5, np.int64)
-    lists = SimpleNamespace(starts=starts.view(Counted))
-    Counted.looks_left = 4 * n
-    neighbors.order_lists.py_func(lists, features, found)
-    expected = sorted(range(n), key=lambda place: lengths[features[place]])
-    assert found.tolist() == [*expected, *[0] * 5]
-
-
 def pruning_of_all(model: swnn.Model, Q: sparse.csr_matrix, few: float) -> None:
     """The kernel itself, which goes another way for small data unless told: neighbours are those of the full scan."""
-    search, other = model._search(Q.shape[1]), model._search(Q.shape[1])
+    search, other = model.search_buffers(Q.shape[1]), model.search_buffers(Q.shape[1])
     for row in range(Q.shape[0]):
         features = Q.indices[Q.indptr[row] : Q.indptr[row + 1]]
         values = Q.data[Q.indptr[row] : Q.indptr[row + 1]]

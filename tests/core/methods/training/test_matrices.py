@@ -160,14 +160,6 @@ def test_idf_weights():
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
 
 
-def test_many_instances_outgrow_the_first_arrays():
-    rows = [DatasetInstance(text=" ".join(f"w{i}x{j}" for j in range(24)), labels=(str(i),)) for i in range(5000)]
-    data = read(rows)
-    assert data.X.shape == (5000, 120_000)
-    assert data.Y.nnz == 5000
-    np.testing.assert_allclose(np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel(), 1.0, rtol=1e-5)
-
-
 def test_a_value_next_to_0_stays_above_it_when_weighted():
     rows = [DatasetInstance(features=b'{"p": 1}', labels=(f"{i % 2}",)) for i in range(100)]
     data = read([*rows, DatasetInstance(features=b'{"p": 1e-44, "q": 1}', labels=("2",))])
