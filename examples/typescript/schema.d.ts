@@ -78,12 +78,13 @@ export interface paths {
         get: operations["get_dataset_datasets__dataset__get"];
         /**
          * Upload a data set
-         * @description Upload JSON lines, a table, svmlight, or the text format of the Extreme Classification repository.
+         * @description Upload JSON lines, a table, svmlight, fastText, Vowpal Wabbit, or Extreme Classification text.
          *
-         *     Tables are CSV and TSV files with a header, and Parquet and Arrow files. A column without a role is a feature; an
-         *     unknown field of JSON lines is an error. Files other than Parquet and Arrow may be compressed with gzip or
-         *     zstandard. The suffix of `filename`, of the name, or the media type gives the format, in this order. An existing
-         *     data set is replaced as a whole. An error names the number of the invalid line and changes nothing.
+         *     Tables are CSV, TSV, Parquet and Arrow files. A column without a role is a feature; an unknown field of JSON lines
+         *     is an error, unless other fields have roles. Files other than Parquet and Arrow may be compressed with gzip or
+         *     zstandard. `format`, the suffix of `filename`, of the name, or the media type gives the format, in this order.
+         *     What the parameters leave out is guessed; `options` of the answer has it. An existing data set is replaced as a
+         *     whole. An error names the number of the invalid line and changes nothing.
          */
         put: operations["put_dataset_datasets__dataset__put"];
         post?: never;
@@ -1306,6 +1307,13 @@ export interface components {
              * @description Seconds since 1970.
              */
             created: number;
+            /**
+             * Options
+             * @description The options that the file is read with, also those that were guessed.
+             */
+            options: {
+                [key: string]: unknown;
+            };
         };
         /**
          * DatasetsAnswer
@@ -3354,18 +3362,46 @@ export interface operations {
     put_dataset_datasets__dataset__put: {
         parameters: {
             query?: {
+                /** @description Default: by the suffix, and the content of .txt and .json. */
+                format?: ("jsonl" | "json" | "csv" | "tsv" | "parquet" | "arrow" | "svm" | "txt" | "fasttext" | "vw") | null;
+                /** @description CSV: separates cells: a character, or tab. */
+                delimiter?: string | null;
+                /** @description CSV: quotes cells: a character, or none. TSV has none. */
+                quote?: string | null;
+                /** @description The first line names the columns; else they are 1, 2, ... */
+                header?: boolean | null;
+                /** @description Lines before the table. */
+                skip_rows?: number | null;
+                /** @description Such as utf-8 or cp1252. */
+                encoding?: string | null;
+                /** @description CSV: the decimal sign. */
+                decimal?: ("." | ",") | null;
+                /** @description CSV: of dates, such as %d/%m/%Y. */
+                date_format?: string | null;
+                /** @description Column of the text; several are its fields. Default: text. */
+                text?: string[];
+                /** @description Column of the labels. Of several, those of only 0 and 1, or true and false, are labels by their name. Default: labels or label. */
+                label?: string[];
+                /** @description Separates the labels of a string. Default: one label. */
+                label_separator?: string | null;
+                /** @description Column of the dense vectors. Default: vector. */
+                vector?: string | null;
+                /** @description Column whose values are categories, also if they are numbers. */
+                category?: string[];
+                /** @description Column of numbers with separators, such as 1.234,50 €. */
+                number?: string[];
+                /** @description Column of dates; its features are weekday, month and day. */
+                date?: string[];
+                /** @description Column that is left out; *: all columns without a role. */
+                ignore?: string[];
+                /** @description Column of the idempotency keys. */
+                key_column?: string | null;
+                /** @description Column of the sources of the events. */
+                source_column?: string | null;
+                /** @description Column of the weights. */
+                weight_column?: string | null;
                 /** @description Its suffix gives the format: `train.jsonl`, `train.csv.gz`, `train.parquet`. */
                 filename?: string | null;
-                /** @description Of a table: columns of the text. Default: `text`. */
-                text?: string[] | null;
-                /** @description Of a table: column of the labels. Default: `labels` or `label`. */
-                label?: string | null;
-                /** @description Of a table: separates the labels of a string. Default: a string is one label. */
-                label_separator?: string | null;
-                /** @description Of a table: column of the vectors. Default: `vector`. */
-                vector?: string | null;
-                /** @description Columns of a table, or fields of JSON lines, that are left out; `*`: all without a role. */
-                ignore?: string[] | null;
             };
             header?: never;
             path: {

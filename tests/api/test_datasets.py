@@ -32,7 +32,7 @@ from abound.datasets.repository import DatasetCard, DatasetRepository
 from abound.jobs import fit as fitting_job
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, Malformed, TooLarge
-from abound_core.instances.tables import TableColumns
+from abound_core.instances.read_options import ReadOptions
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
 from abound_core.methods import fitted as fitting
@@ -240,7 +240,7 @@ def test_a_table_has_columns(place: Place, tmp_path: Path) -> None:
     assert (again.status_code, again.json()["field"]) == (422, "body")
     assert again.json()["detail"].startswith("line 1: there is no column 'title'")
     again = put(place, "tickets", lines(3), "?filename=a.jsonl&label=topics")
-    assert (again.status_code, again.json()["field"]) == (422, "filename")
+    assert (again.status_code, again.json()["field"]) == (422, "body")
     assert put(place, "tickets", file.read_bytes(), "?filename=a.csv&label_separator=").status_code == 422
     assert place.client.dataset("tickets") == told
     answer = httpx.get(f"{place.client.url}/datasets/tickets/rows", timeout=60)
@@ -257,7 +257,7 @@ def test_a_parquet_file_equals_its_json_lines(place: Place) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(rows), out)
     there = place.client.put_dataset("a.parquet", "columnar", pieces=[out.getvalue()])
     here = place.client.put_dataset("a.jsonl", "lines", pieces=[as_json])
-    counts = set(there) - {"name", "upload", "format", "bytes", "created"}
+    counts = set(there) - {"name", "upload", "format", "bytes", "created", "options"}
     assert {name: there[name] for name in counts} == {name: here[name] for name in counts}
     (shown, expected) = (
         httpx.get(f"{place.client.url}/datasets/{name}/rows?limit=100", timeout=60).raise_for_status().json()
@@ -283,7 +283,7 @@ def test_a_wrong_vector_of_a_parquet_file_is_named(place: Place, tmp_path: Path)
         assert result.exit_code == 1
         assert f"line 2: {said}" in " ".join(f"{result.output} {result.exception}".split())
     with pytest.raises(Malformed, match="line 2: emb: 1 numbers; the first vector of the file has 2"):
-        counts(file, 10**6, columns=TableColumns(vector="emb"))
+        counts(file, 10**6, options=ReadOptions(vector="emb"))
 
 
 def test_what_is_not_there_is_not_found(place: Place) -> None:

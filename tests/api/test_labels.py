@@ -80,7 +80,9 @@ def test_any_label_can_be_asked_for(service: Served, label: str) -> None:
     name = fresh_model(service)
     learn(service, name, ({"f": 1}, label), ({"f": 1, "g": 1}, "other"))
     about = service.http.get(f"/models/{name}/label", params={"name": label}).json()
-    assert about == {"label": label, "learned": 1, "total": 1} | {part: about[part] for part in ("features", "details")}
+    assert about == {"label": label, "learned": 1, "total": 1} | {
+        part: about[part] for part in ("features", "details", "aliases", "retired")
+    }
     assert [one["feature"] for one in about["features"]] == ["f"]
     with Client(service.url) as client:
         assert client.label(name, label, limit=1) == about

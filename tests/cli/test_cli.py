@@ -162,11 +162,14 @@ def test_tables_in_and_out(run: Run, url: str, tmp_path: Path) -> None:
     assert {one["label"] for one in answers[:2]} == {"hardware", "phone"}
     assert answers[2]["label"] == "billing"
     assert all(float(one["score"]) > 0 for one in answers)
-    assert run(*asked, "--format", "csv", "--limit", 1).out.splitlines()[0] == "line,rank,label,score,probability,error"
+    assert (
+        run(*asked, "--output-format", "csv", "--limit", 1).out.splitlines()[0]
+        == "line,rank,label,score,probability,error"
+    )
     for wrong, message in (
-        (("--format", "csv", "--explain"), "JSON only"),
-        (("--format", "csv", "--label-separator", ""), "must not be empty"),
-        (("--format", "xml"), "xml"),
+        (("--output-format", "csv", "--explain"), "JSON only"),
+        (("--output-format", "csv", "--label-separator", ""), "length >= 1"),
+        (("--output-format", "xml"), "xml"),
     ):
         refused = run(*asked, *wrong)
         assert (refused.code, message in refused.err) == (2, True)
@@ -176,7 +179,7 @@ def test_a_refused_row_is_a_row_of_the_answers(run: Run, url: str, tmp_path: Pat
     table = tmp_path / "long.tsv"
     table.write_text(f"text\tbody\na\t{'x' * 600}\n")
     run("models", "create", "long", "--url", url)
-    ran = run("classify", table, "--url", url, "-m", "long", "--format", "csv")
+    ran = run("classify", table, "--url", url, "-m", "long", "--output-format", "csv")
     (answer,) = csv.DictReader(ran.out.splitlines())
     assert (ran.code, answer["line"], answer["label"]) == (1, "2", "")
     assert "512 bytes" in answer["error"]
@@ -218,7 +221,7 @@ def test_ignored_numbers_are_named_once(run: Run, url: str, tmp_path: Path) -> N
         ran = run(command, file, "--url", url, "--model", "negative", "--json")
         said = " ".join(ran.err.split())
         assert ran.code == 0
-        assert said.count("debt") == said.count("f.jsonl: line 4: warning: negative numbers are ignored") == 1
+        assert said.count("debt;") == said.count("f.jsonl: line 4: warning: negative numbers are ignored") == 1
 
 
 def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp_path: Path) -> None:
@@ -237,12 +240,12 @@ def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp
     ("line", "said"),
     [
         (
-            {"text": "wheat", "label": "grain"},
-            "abound: some.jsonl: line 1: unknown field 'label'; did you mean 'labels'? "
-            "(to continue after it, use --skip 1 or --skip-bad); 0 instances done, 0 refused\n",
+            {"text": "wheat", "labls": "grain"},
+            "abound: 1 of the first 1 rows cannot be read; the first: some.jsonl: line 1: unknown field 'labls'; "
+            "did you mean 'labels'?; nothing was read from it (to go on all the same, use --yes)\n",
         ),
         ({"txt": "wheat", "labels": ["grain"]}, "line 1: unknown field 'txt'; did you mean 'text'?"),
-        ({"text": "wheat", "labels": "grain"}, "line 1: labels must be a list"),
+        ({"text": "wheat", "labels": 1.5}, "line 1: not an instance in JSON"),
         ({"text": "wheat", "topic": "grain"}, "line 1: unknown field 'topic'"),
         ({"text": "wheat", "weight": 2}, "some.jsonl: line 1, has no labels and the fields text, weight"),
         (
@@ -258,6 +261,25 @@ def test_a_file_of_which_nothing_is_learned(
     ran = run("learn", write(tmp_path / "some.jsonl", [] if line is None else [line]), "--url", url)
     assert ran.code == 1
     assert said in ran.err.replace(f"{tmp_path}/", "")
+
+
+def test_files_are_shown_before_they_are_learned(run: Run, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "bank.csv"
+    rows = "".join(f"{at};Süd {at};-{at},50;{4711 + at % 3};{'in' if at % 2 else 'out'}\n" for at in range(20))
+    file.write_bytes(f"no;shop;amount;code;kind\n{rows}".encode("cp1252"))
+    run("models", "create", "bank", "--url", url)
+    roles = ("--text", "shop", "--label", "kind", "--category", "code", "--ignore", "no")
+    ran = run("learn", file, *roles, "--url", url, "-m", "bank", "--dry-run", "--json")
+    assert (ran.code, ran.json[0]["options"]["encoding"], ran.json[0]["options"]["number"]) == (0, "cp1252", ["amount"])
+    assert "2 labels in 20 rows: out, in" in ran.err
+    assert "warning: not UTF-8 but cp1252" in ran.err
+    assert httpx.get(f"{url}/models/bank/stats", timeout=60).json()["learned"] == 0
+    assert run("learn", file, *roles, "--url", url, "-m", "bank", "--json").json["learned"] == 20
+    at = ("--url", url, "-m", "bank", "--label", "kind", "--delimiter", ";", "--skip-bad", "--json")
+    file.write_bytes(file.read_bytes() + b"broken\n" * 30)
+    refused = run("learn", file, *at)
+    assert (refused.code, "to go on all the same, use --yes" in refused.err) == (1, True)
+    assert run("learn", file, *at, "--yes").json["bad"] == 30
 
 
 def test_an_unknown_model(run: Run, url: str, train: Path) -> None:
@@ -352,7 +374,7 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
     ran = run("classify", path, *at, "--skip", "50")
     assert (ran.code, f"nothing was classified: no instance to classify in {path}" in ran.err) == (1, True)
     path.write_bytes(b"{\n{\n")
-    ran = run("learn", path, *at, "--skip-bad")
+    ran = run("learn", path, *at, "--skip-bad", "--yes")
     assert (ran.code, f"no instance to learn in {path}; lines that are not instances: 2" in ran.err) == (1, True)
 
 

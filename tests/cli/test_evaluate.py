@@ -35,10 +35,10 @@ def test_evaluate_warns_once_of_numbers_that_are_ignored(run: Run, tmp_path: Pat
         assert ran.code == 0
         assert ran.json["instances"]
         said = "".join(ran.err.split())  # long lines are wrapped
-        assert said.startswith(f"{bad}:line2:warning:negativenumbersareignored(`negative:ignore`):debt;")
+        assert f"{bad}:line2:warning:negativenumbersareignored(`negative:ignore`):debt;" in said
         assert said.count("warning") == 1
-    assert run("evaluate", "--train", good, "--test", good, *method).err == ""
-    assert run("evaluate", "--train", bad, "--test", bad, *method, "--set", "negative=split").err == ""
+    assert "warning" not in run("evaluate", "--train", good, "--test", good, *method).err
+    assert "warning" not in run("evaluate", "--train", bad, "--test", bad, *method, "--set", "negative=split").err
 
 
 @pytest.mark.parametrize(

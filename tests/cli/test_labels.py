@@ -73,19 +73,31 @@ def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path:
     assert run(*asked, "--names", "-o", output).code == 0
     rows = csv.DictReader(output.read_text().splitlines())
     assert {(one["label"], one["name"]) for one in rows} == {("c7", "Wheat"), ("c9", "")}
-    assert run(*asked, "--format", "csv").out.splitlines()[0] == "line,rank,label,score,probability,error"
+    assert run(*asked, "--output-format", "csv").out.splitlines()[0] == "line,rank,label,score,probability,error"
+
+
+def test_a_vocabulary_may_have_no_header(run: Run, url: str, tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocabulary.tsv"
+    vocabulary.write_text('<http://a.org/1>\tWheat, "durum"\n<http://a.org/2>\tMaize\n')
+    run("models", "create", "vocabulary", "--url", url)
+    assert run("register", vocabulary, "--no-header", "--url", url, "-m", "vocabulary").code == 0
+    details = run("labels", "--url", url, "-m", "vocabulary", "--json").json["details"]
+    assert {label: one["name"] for label, one in details.items()} == {
+        "http://a.org/1": 'Wheat, "durum"',
+        "http://a.org/2": "Maize",
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("a.jsonl", "{", "line 1: not JSON"),
-        ("a.jsonl", '{"label": "a"}\n["b"]\n', "line 2: a line is an object with the field label"),
+        ("a.jsonl", "{", "line 1: not an object in JSON"),
+        ("a.jsonl", '{"label": "a"}\n["b"]\n', "line 2: not an object in JSON: Expected `object`, got `array`"),
         ("a.csv", "name\nWheat\n", "no column label"),
         ("a.csv", "label,name\n,Wheat\n", "line 2: the label is empty"),
         ("a.csv", "label\n" + "a" * 200_000, "length <= 512"),
-        ("a.jsonl", '{"label": "\xff"}', "line 1: not UTF-8"),
-        ("a.json", "{}", "cannot tell the format"),
+        ("a.jsonl", '{"label": "' + "\xc3\xa9" * 9 + '"}\n{"label": "\xff"}', "line 2: not an object in JSON"),
+        ("a.xlsx", "{}", "cannot tell the format"),
         ("missing.jsonl", None, "no such file"),
     ],
     ids=["json", "list", "column", "empty", "long", "bytes", "suffix", "missing"],
@@ -99,10 +111,41 @@ def test_a_wrong_file_is_refused(run: Run, url: str, tmp_path: Path, name: str, 
     assert why in said.err
 
 
+def test_labels_are_changed_one_by_one_and_by_a_file(run: Run, url: str, tmp_path: Path) -> None:
+    rows, changes = tmp_path / "rows.jsonl", tmp_path / "changes.csv"
+    rows.write_text("".join(json.dumps({"text": f"word{i}", "labels": [f"l{i}"]}) + "\n" for i in range(9)))
+    at = ("--url", url, "-m", "changed")
+    run("models", "create", "changed", "--url", url)
+    run("learn", rows, *at)
+    assert "would be changed" in run("labels", "merge", "l0", "l1", "--into", "l2", "--dry-run", *at).out
+    assert run("labels", "merge", "l0", "l1", "--into", "l2", *at).out.endswith("2 labels changed\n")
+    for command in (["rename", "l3", "drei"], ["retire", "l4"], ["revive", "l4"]):
+        assert run("labels", *command, *at).out.endswith("1 label changed\n")
+    changes.write_text("from,to,kind\nl5,sechs,rename\nl6,a,split\nl6,b,split\nl7,,retire\nl8,l2,merge\n")
+    for dry_run in (["--dry-run"], []):
+        made = run("labels", "apply", changes, "--json", *dry_run, *at).out.splitlines()[-1]
+        assert json.loads(made) == {"changes": 4, "changed": 4}
+    assert run("labels", "apply", changes, *at).out.endswith("0 changes made, 4 were made before\n")
+    with Client(url) as client:
+        found = client.labels("changed")
+        assert (set(found["labels"]), found["retired"]) == (
+            {"l2", "drei", "l4", "sechs", "l6", "a", "b", "l7"},
+            ["l6", "l7"],
+        )
+    said = run("labels", "changes", *at)
+    assert said.code == 0, said.err
+    listed = said.out
+    assert "rename 'sechs' to 'l5'" in listed
+    assert len(listed.splitlines()) == 1 + 9
+    assert "l2" in run("labels", *at).out
+    changes.write_text("to,kind\na,retire\n")
+    assert "no column from" in run("labels", "apply", changes, *at).err
+
+
 def test_labels_that_look_alike_are_listed(run: Run, service: Served, url: str) -> None:
     labels = ["Café", "tea", "CAFE", "ca fe", "milk", "Tea", "teas"]
     service.http.put("/models/alike", json={}).raise_for_status()
     service.http.post("/models/alike/learn", json={"features": {"a": 1}, "labels": labels}).raise_for_status()
-    found = json.loads(run("labels", "--model", "alike", "--similar", "--json", "--url", url).stdout)
+    found = json.loads(run("labels", "--model", "alike", "--similar", "--json", "--url", url).out)
     assert found == {"similar": [["Café", "CAFE"], ["Café", "ca fe"], ["tea", "Tea"]]}
-    assert "ca fe" in run("labels", "--model", "alike", "--similar", "--url", url).stdout
+    assert "ca fe" in run("labels", "--model", "alike", "--similar", "--url", url).out

@@ -116,7 +116,7 @@ def test_an_interrupted_call_ends_its_request_and_the_client_goes_on() -> None:
         begun.wait(30)
         time.sleep(0.5)  # the caller waits for the result by then, which nothing tells
         signal.pthread_kill(main, signal.SIGINT)
-        while not cancelled.wait(5):  # it did not wait yet: nothing woke it
+        while not cancelled.wait(20):  # it did not wait yet: nothing woke it
             signal.pthread_kill(main, signal.SIGINT)
 
     main = threading.main_thread().ident

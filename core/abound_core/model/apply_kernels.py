@@ -359,6 +359,26 @@ def skip_records(buffer, at, n):
     return at
 
 
+@kernel
+def count_unchanged(labels, class_of, retired, buffer, at, n):
+    """Return how many of ``n`` records from byte ``at`` on come before one that names a label that was changed.
+
+    ``class_of`` and ``retired`` are those of ``abound_core.model.label_changes``.
+    """
+    data, size = pointer(buffer), len(buffer)
+    for i in range(n):
+        shape = shape_at(data, size, at)
+        place = shape.labels_at
+        for j in range(shape.n_labels if shape.n_true > 0 or shape.details_at < 0 else 0):
+            length = np.int64(load_u16(data, shape.label_lengths_at + 2 * j))
+            number = np.int64(find_key(labels, data, place, length))
+            place += length
+            if 0 <= number < len(class_of) and (class_of[number] != number or retired[number]):
+                return i
+        at = shape.end
+    return n
+
+
 @inlined
 def read_values(data, shape, values):
     for i in range(shape.n_features):

@@ -69,6 +69,14 @@ class DetailsTable:
         if details or learned != _NOTHING:
             self._add(class_id, learned + details)
 
+    def move(self, class_id: int, into: int) -> None:
+        """Give the details of a class to another one, unless that has some."""
+        row = self._rows.pop(class_id, None)
+        if row is not None:
+            self._count(class_id, row, -1)
+            if into not in self._rows:
+                self._add(into, row)
+
     def _add(self, class_id: int, row: bytes) -> None:
         self._rows[class_id] = row
         self._count(class_id, row, 1)

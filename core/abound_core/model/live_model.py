@@ -25,7 +25,7 @@ from abound_core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, ModelConfig
 from abound_core.errors import Conflict, Contradiction, InvalidInstance
 from abound_core.index import index
 from abound_core.index import learning_kernels as learning
-from abound_core.index.index import ALL_CLASSES
+from abound_core.index.index import ALL_CLASSES, Index
 from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
 from abound_core.instances import record, text_encoder, vectorizer, vocabulary
@@ -40,6 +40,7 @@ from abound_core.instances.record import (
     pack_labels,
     pack_vector,
     unpack_vector,
+    with_labels,
 )
 from abound_core.instances.record_kernels import HAS_DENSE, record_shape
 from abound_core.instances.vectorizer import Vectorizer
@@ -69,6 +70,7 @@ from abound_core.model.apply_kernels import (
     apply_calibrated,
     apply_records,
     apply_reranked,
+    count_unchanged,
     intern_bounded,
     intern_labels,
     skip_records,
@@ -76,6 +78,7 @@ from abound_core.model.apply_kernels import (
 from abound_core.model.calibration import Calibration
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
+from abound_core.model.label_changes import ChangePlan, LabelChange, decode_request, planned
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
@@ -102,11 +105,23 @@ class LiveModel(ModelState):
     """A model that learns from every event.
 
     ``limits`` are for incoming requests. They are not part of the state: log entries apply whatever the limits are now.
+
+    Attributes
+    ----------
+    at : tuple of Offset and int
+        The entry that is applied, and the position of its next record.
+    fragments : object
+        What a caller has made of the labels by class id, to be kept until one is renamed; None afterwards.
     """
+
+    at: tuple[Offset, int] = (START, 0)
 
     def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
         super().__init__(config, secret)
         self.limits = limits or Limits()
+        self.fragments: Any = None
+        self._moved: tuple[Index, Reranker] | None = None
+        self._awaited: tuple[ChangePlan, list[LabelChange]] | None = None
         self._scratch = _scratch(64, 16, 0)
         self._cursor = np.zeros(N_CURSOR, np.int64)
         self._take_config(config)
@@ -191,12 +206,50 @@ class LiveModel(ModelState):
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number."""
+        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number.
+
+        The number is 0 if the record changes labels and ``prepare`` must be called first.
+        """
+        if self.changes.any:
+            n = int(
+                count_unchanged(self.labels.arrays, self.changes.class_of, self.changes.retired, buffer, at, len(ranks))
+            )
+            if n == 0:
+                return self._apply_renamed(buffer, at, ranks, updated), 1
+            ranks, updated = ranks[:n], updated[:n]
         self._cursor[AT], self._cursor[PREPARED:] = at, -1
         done = self._apply(buffer, ranks, updated)
-        if done == 0:
+        return (int(self._cursor[AT]), done) if done else self._apply_details(buffer, at, ranks, updated)
+
+    def _apply_details(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> tuple[int, int]:
+        """Apply the record at byte ``at``, which registers or changes labels; return what ``apply`` does."""
+        shape = record_shape(buffer, at)
+        if shape.n_true > 0:
             return self._register(buffer, at, ranks, updated), 1
-        return int(self._cursor[AT]), done
+        changed = self._change_labels(details_of(buffer, shape))
+        if changed is None:
+            return at, 0
+        ranks[0], updated[0] = 0, changed
+        return int(shape.end), 1
+
+    def _apply_renamed(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> int:
+        """Apply the record at byte ``at`` by the present names of its labels; return the position of the next one.
+
+        Retired labels are left out, and without any other label nothing is learned. A registration is for the label
+        itself, also if it is retired.
+        """
+        shape = record_shape(buffer, at)
+        record = with_labels(buffer, at, shape, lambda label: self.present(label, shape.details_at >= 0))
+        ranks[0], updated[0] = 0, False
+        if record:
+            self._cursor[AT], self._cursor[PREPARED:] = 0, -1
+            if not self._apply(record, ranks[:1], updated[:1]):
+                self._apply_details(record, 0, ranks[:1], updated[:1])
+        return int(shape.end)
 
     def _apply(self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
@@ -242,12 +295,60 @@ class LiveModel(ModelState):
         self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
         return int(shape.end)
 
+    def present(self, label: str, retired: bool = False) -> str | None:
+        """Return the present name of a label, itself if it is unknown; None if it is retired, unless these count."""
+        class_id = self.find(label)
+        if class_id < 0:
+            return label
+        return self.label(class_id) if retired or not self.changes.is_retired(class_id) else None
+
+    def prepare(self) -> None:
+        """Do the slow part of the change of labels before which ``apply`` has stopped.
+
+        Only reads the model. It may run in another thread while requests are answered, as long as nothing changes the
+        model.
+        """
+        assert self._awaited is not None
+        flows, n = self._awaited[0].flows, self._awaited[0].n_ids
+        reranker = self.reranker.relabelled(flows, n, self.dimension) if self.reranker.on else self.reranker
+        self._moved = self.index.relabelled(flows, n), reranker
+
+    def _change_labels(self, request: bytes) -> bool | None:
+        """Apply a request to change labels; return whether any changed, None if ``prepare`` must be called first."""
+        asked = decode_request(request)
+        entry, place = self.at
+        at = entry._replace(position=entry.position + place)
+        plan, made = self._awaited or planned(self.labels, self.changes, asked.changes, at)
+        if plan.flows and self._moved is None:
+            self._awaited = plan, made
+            return None
+        self._awaited = None
+        if not made:
+            return False
+        self.changes.commit(self.labels, plan, made, at, asked)
+        if self._moved is not None:
+            (self.index, self.reranker), self._moved = self._moved, None
+        self._make_room(0, 0, 0, 0, 0)
+        counts = self._tallies.label_counts
+        for number in plan.into:
+            into = plan.class_of(number)
+            counts[into] += counts[number]
+            counts[number] = 0
+            self.details.move(number, into)
+        self.fragments = None
+        return True
+
     def continue_score(self, other: LiveModel) -> None:
         """Take over score, feedback counts and receipts of the state that a refitted model replaces."""
         self.prequential = Prequential.from_arrays(other.prequential.to_arrays())
         self._tallies.continue_feedback(other._tallies)
         self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
         self._bind()
+
+    def adopt_changes(self, other: LiveModel) -> None:
+        """Take over what became of labels in a state whose log this one has learned by its present names."""
+        self.changes.adopt(self.labels, other.labels, other.changes)
+        self._make_room(0, 0, 0, 0, 0)
 
     def learn_again(
         self,
@@ -431,6 +532,9 @@ class LiveModel(ModelState):
             k = self.labels.n_ids
         is_whole = include is None and exclude is None and zero_shot
         mask = ALL_CLASSES if is_whole else self._mask(include, exclude)
+        if self.changes.any:
+            visible = self.changes.visible(self.labels.n_ids)
+            mask = visible if is_whole else mask & visible
         if not zero_shot:
             mask[self._is_unlearned()] = 0
         return np.empty(k, np.int32), np.empty(k, np.float64), mask
@@ -439,7 +543,7 @@ class LiveModel(ModelState):
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
         for labels, value in ((include or (), 1), (exclude or (), 0)):
             for label in self.vectorizer.labels(labels):
-                class_id = self.labels.find(label.encode())
+                class_id = self.find(label)
                 if class_id >= 0:
                     mask[class_id] = value
         return mask
@@ -561,6 +665,8 @@ def _warm_naming() -> None:
     of_model = numba_types.NamedTuple([*live.values()], LivePointers)
     _compile(intern_bounded, of_model, data, shape, ids, values, numba_types.boolean)
     _compile(intern_labels, of_model, data, shape, class_ids)
+    model = LiveModel(ModelConfig(), (1, 2))
+    count_unchanged(model.labels.arrays, model.changes.class_of, model.changes.retired, b"", 0, 0)
     _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
 
 

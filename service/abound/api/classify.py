@@ -52,7 +52,7 @@ from abound.security.rate_limits import RateLimiter
 from abound.settings import Settings
 from abound.state.replicated_model import ReplicatedModel
 from abound.tasks import TimeSlice
-from abound.versions.ranking import RankingRequest
+from abound.versions.ranking import RankingRequest, named_at
 from abound.versions.versions import LoadedVersion
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable
@@ -340,4 +340,5 @@ def ranking_request(
     if not request.zero_shot:
         unlearned = model.live.unlearned()
         exclude = unlearned.union(exclude) if exclude else unlearned
-    return RankingRequest(loaded, vector, request.k, include, exclude, request.threshold, model.offset)
+    renamed = model.live.renamed(named_at(loaded))
+    return RankingRequest(loaded, vector, request.k, include, exclude, request.threshold, model.offset, renamed)

@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -72,6 +72,7 @@ from abound_core.errors import (
 )
 from abound_core.instances.record import dense_of, is_empty, pack_labels
 from abound_core.limits import MAX_KEY_CHARACTERS
+from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
 GROUP_LINES = 256  # lines that are appended together
@@ -210,14 +211,14 @@ class Learn:
         key, prediction = instance.key, instance.prediction
         body = b"" if key is None else await body_hash([instance], source, pace)
         if prediction is not None and key is not None:
-            earlier = await self._earlier_result(model, key, body)
+            earlier = await self.earlier_result(model, key, body)
             if earlier is not None:
                 return earlier  # the instance itself may have expired
         record = await self._record(model, config, instance, new, warnings)
         room.reserve(len(record))
         return LearnDraft(record, 1, key, body, source, predictions=() if prediction is None else (prediction,))
 
-    async def _earlier_result(self, model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
+    async def earlier_result(self, model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
         """Return the result of the first request with a key, with the durability that the store confirms now.
 
         Raises InvalidInstance when that request had another body.
@@ -243,6 +244,7 @@ class Learn:
             model.live.vectorizer.labels, (instance.labels, instance.rejected, instance.ignored)
         )
         labels = pack_labels(true, model.live.limits, rejected, ignored, weight)
+        warnings.first = warnings.first or retired_warning(model.live, (*true, *rejected, *ignored))
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
             vector = await vector_of(model.live, instance, warnings)
@@ -282,7 +284,7 @@ class Learn:
         await _check_instance_keys(model, request, instances, header_key)
         body = b"" if header_key is None else await body_hash(instances, request.source)
         if header_key is not None and any(instance.prediction is not None for instance in instances):
-            first = await self._earlier_result(model, header_key, body)
+            first = await self.earlier_result(model, header_key, body)
             if first is not None:
                 return [first]
         config = model.live.config
@@ -520,7 +522,7 @@ class PendingClasses:
         if not unknown:
             return
         new = {label for label in unknown if label not in self._pending}
-        known = len(live.labels)
+        known = live.labels.n_ids if most == live.index.most_classes else live.n_classes  # aliases need an id, too
         is_over = known + len(self._pending) + len(new) > most
         if (is_over and known != self._known) or len(self._pending) > self._prune_above:
             self._pending = Counter({label: n for label, n in self._pending.items() if self._is_unknown(label)})
@@ -597,6 +599,14 @@ class ConfigChanges:
             raise NotReady("the configuration of the model is being changed; nothing was learned, try again")
         if now is not config and vector_fingerprint(now) != vector_fingerprint(config):
             raise NotReady("the configuration of the model has just changed; nothing was learned, try again")
+
+
+def retired_warning(live: LiveModel, labels: Iterable[str]) -> str | None:
+    """Return a warning if one of the labels is retired."""
+    for label in labels if live.changes else ():
+        if live.changes.is_retired(live.find(label)):
+            return f"the label {label[:100]!r} is retired: nothing is learned for it"
+    return None
 
 
 def answer_of(learned: LearnOutcome) -> LearnAnswer:

@@ -74,7 +74,7 @@ def evaluate(
         "instances": {"train": len(train), "test": len(test)},
         "learned": len(train.learnable),
         "features": len(live.features),
-        "classes": len(live.labels),
+        "classes": live.n_classes,
         "digest": live.digest(),
         **calibration,
     }

@@ -80,6 +80,7 @@ class LabelsAnswer(Shape):
     learned: list[int] = Field(description="How often each label was learned.")
     total: int = Field(description="Number of labels that start with `prefix` and contain `contains`.")
     details: dict[str, DetailsShape] = Field(description="Details of those of these labels that have some.")
+    retired: list[str] = Field([], description="Those of these labels that are retired; absent: none.")
 
 
 class RegisterAnswer(Shape):
@@ -105,6 +106,8 @@ class LabelAnswer(Shape):
     features: list[PointingShape] = Field(description="Features by descending weight.")
     total: int = Field(description="Number of features that vote for the label.")
     details: DetailsShape
+    aliases: list[str] = Field(description="Its other names.")
+    retired: bool = Field(description="Whether it is never suggested, and not learned.")
 
 
 @router.get(
@@ -128,14 +131,15 @@ async def get_labels(
     With `prefix` or `contains` the service scans all labels, in slices.
     """
     live = replica.model(model).live
+    class_ids = live.changes.labels(live.labels.n_ids)
     if not (prefix or contains):
-        n = len(live.labels)
-        return StreamingResponse(_answer(live, range(min(offset, n), min(offset + limit, n)), n), media_type=JSON)
+        page = class_ids[offset : offset + limit].tolist()
+        return StreamingResponse(_answer(live, page, len(class_ids)), media_type=JSON)
     begin, part = prefix.encode("utf-8", "surrogatepass"), contains.casefold()
     pace = TimeSlice()
     found = []
     total = 0
-    for class_id in range(len(live.labels)):
+    for class_id in class_ids.tolist():
         label = live.labels.key(class_id)
         if label.startswith(begin) and (not part or part in label.decode().casefold() or part in _name(live, class_id)):
             if offset <= total < offset + limit:
@@ -269,13 +273,20 @@ async def get_label_by_name(
 
 async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> LabelAnswer:
     [label] = live.vectorizer.labels([label])
-    class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
+    class_id = live.find(label)
     if class_id < 0:
         raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")
     features, total = await _voting_features(live, class_id, limit)
     details = DetailsShape.of(details_from(live.details.get(class_id)))
-    learned = live.times_learned(class_id)
-    return LabelAnswer(label=label, learned=learned, features=features, total=total, details=details)
+    return LabelAnswer(
+        label=live.label(class_id),
+        learned=live.times_learned(class_id),
+        features=features,
+        total=total,
+        details=details,
+        aliases=live.aliases(class_id),
+        retired=live.changes.is_retired(class_id),
+    )
 
 
 async def _voting_features(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
@@ -314,4 +325,7 @@ async def _answer(live: LiveModel, class_ids: Sequence[int], total: int) -> Asyn
             piece.clear()
         if pace.due():
             await pace.pause()
+    if retired := [live.label(one) for one in class_ids if live.changes.is_retired(one)]:
+        yield bytes(piece) + b'},"retired":%b}' % encoder.encode(retired)
+        return
     yield bytes(piece) + b"}}"
