@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 from abound.client import Client, Refused
+from abound.client.estimator import AboundClassifier
 from abound.datasets.files import read_file
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem
 
@@ -129,5 +133,24 @@ def test_a_client_sends_nan_as_a_missing_value_and_refuses_infinity(service: Ser
     with Client(service.url) as client:
         client.model(model).learn(features={"a": np.float32("nan"), "b": np.int64(2)}, labels=["x"])
         assert client.labels(model)["labels"] == ["x"]
-        with pytest.raises(Refused, match=r"features\.a"):
-            list(client.model(model).learn_many([{"features": {"a": math.inf}, "labels": ["x"]}]))
+        [refused] = client.model(model).learn_many([{"features": {"a": math.inf}, "labels": ["x"]}])
+        assert isinstance(refused, Refused)
+        assert refused.problem["field"] == "features.a"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_cells_of_a_table_mean_what_they_mean_elsewhere(service: Served, model: str, tmp_path: Path, kind: str) -> None:
+    row = {"label": "New\u00a0York ", "a\u00a0b": "c\u200b d", "n": 12.5, "empty": None, "blank": " "}
+    table, file = pa.Table.from_pylist([row] * 3), tmp_path / f"rows.{kind}"
+    pa.csv.write_csv(table, file) if kind == "csv" else pa.parquet.write_table(table, file)
+    for one in read_file(str(file)):
+        service.http.post(f"/models/{model}/learn", content=one.to_json()).raise_for_status()
+    found = service.http.get(f"/models/{model}/label", params={"name": "New York"}).json()
+    assert (found["learned"], {one["feature"] for one in found["features"]}) == (3, {"a b=c d", "n", "n@3", "n=12.5"})
+
+
+def test_the_estimator_takes_classes_that_look_alike_for_one() -> None:
+    X = [{"a": 1, "n": None}, {"a": 1, "n": math.nan}, {"b": 1}]
+    classifier = AboundClassifier().fit(X, ["x ", "x\u200b", "y"])
+    assert [one.strip(" \u200b") for one in classifier.predict(X)] == ["x", "x", "y"]
+    assert AboundClassifier().fit(X, [3.0, 3.0, 4.0]).predict(X).tolist() == [3.0, 3.0, 4.0]
