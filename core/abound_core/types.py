@@ -64,3 +64,7 @@ class Ranking(NamedTuple):
     scores: npt.NDArray[np.float64]  # shape (k,)
     # shape (k,), or None; set only for a model that calibrates, when the caller asks for them
     probabilities: npt.NDArray[np.float64] | None = None
+
+    def first(self, k: int) -> Ranking:
+        probabilities = None if self.probabilities is None else self.probabilities[:k]
+        return Ranking(self.class_ids[:k], self.scores[:k], probabilities)

@@ -76,10 +76,17 @@ def test_a_label_without_instances_is_suggested_by_its_name(service: Served, upd
     assert "name" not in found["c8"]
     assert "zero_shot" not in found["c8"]
     stats = service.http.get(f"/models/{name}/stats").json()
-    assert (stats["learned"], stats["all"]["n"], stats["classes"]) == (1, 1, 3)
+    assert (stats["learned"], stats["all"]["n"], stats["classes"]) == (1, 1, 4)
     listed = service.http.get(f"/models/{name}/labels").json()
-    every = ["c7", "c8", "crude_oil"]
-    assert listed == {"labels": every, "learned": [0, 1, 0], "total": 3, "details": {"c7": WHEAT}}
+    every = ["c7", "c0", "c8", "crude_oil"]
+    recent = [None, None, 0.0, None]
+    assert listed == {
+        "labels": every,
+        "learned": [0, 0, 1, 0],
+        "recent": recent,
+        "total": 4,
+        "details": {"c7": WHEAT},
+    }
     by_name = service.http.get(f"/models/{name}/labels", params={"contains": "WHEA"}).json()
     assert by_name["labels"] == ["c7"]
     assert service.http.get(f"/models/{name}/labels/c7").json()["details"] == WHEAT

@@ -47,15 +47,40 @@ def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name
     path = tmp_path / name
     path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
     said = run("register", path, "--url", url, "-m", model, "--source", "catalogue", "--json")
-    assert said.json["registered"] == 2
+    counts = {"registered": 2, "names": 1, "descriptions": 1, "parents": int(".csv" in name or ".tsv" in name)}
+    assert said.json == counts | {"offset": said.json["offset"]}
     listed = run("labels", "--url", url, "-m", model, "--json").json
-    assert listed["learned"] == [0, 0]
+    assert set(listed["learned"]) == {0}
     assert listed["details"]["c7"]["metadata"] == {"colour": "red"}
     assert listed["details"]["c8"]["description"] == "crude oil"
     assert "Wheat" in run("labels", "--url", url, "-m", model, "--contains", "whea").out
     with Client(url) as client:
         [found] = client.model(model).classify("wheat", names=True).labels
         assert (found.label, found.name, found.zero_shot) == ("c7", "Wheat", True)
+
+
+def test_lists_are_searched_and_sorted_and_answers_stay_below_a_label(run: Run, url: str, tmp_path: Path) -> None:
+    at = ("--url", url, "-m", "tree")
+    labels, texts = tmp_path / "labels.csv", tmp_path / "texts.jsonl"
+    labels.write_text("label,name,parent\nc1,Café,c0\nc2,Tea,c0\nc3,Mugs,\n")
+    texts.write_text("".join(json.dumps({"text": "red", "labels": [one]}) + "\n" for one in ("c1", "c2", "c3", "c3")))
+    run("models", "create", "tree", "--url", url)
+    assert "3 labels registered: 3 names, 0 descriptions, 2 parents" in run("register", labels, *at, "--no-learn").out
+    run("learn", texts, *at)
+    assert run("labels", *at, "--contains", "CAFE", "--json").json["labels"] == ["c1"]
+    assert run("labels", *at, "--sort", "count", "--json").json["labels"] == ["c3", "c1", "c2", "c0"]
+    assert "c1     1        0.00  Café" in run("labels", *at, "--sort", "R@1").out
+
+    def answered(*options: str) -> set[str]:
+        lines = run("classify", texts, *at, "--limit", "1", *options).out.splitlines()
+        return {one["label"] for one in json.loads(lines[0])["labels"]}
+
+    assert answered("--include", "c0") == {"c1", "c2"}
+    assert answered("--include", "c1", "--include", "c3", "--exclude", "c1") == {"c3"}
+    assert answered("--exclude", "c0", "--exclude", "c3") == set()
+    [levels] = run("classify", texts, *at, "--limit", "1", "--levels", "--include", "c1").out.splitlines()
+    assert json.loads(levels)["labels"][0]["path"] == ["c0", "c1"]
+    assert "did you mean 'c1'" in run("classify", texts, *at, "--include", "cafes").err
 
 
 def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +30,8 @@ ARRAYS = {
 }
 """The arrays of ``DetailsTable.to_arrays``: ids ascend. Without registered labels there are none."""
 
+PAGE = 1024  # class ids of a page of ``changed_pages``
+
 _WORD = re.compile(r"[^\W\d_]+")
 
 _LATIN_WORD = re.compile(r"\b[a-z]{3,}\b")
@@ -43,10 +46,14 @@ _ROW_BYTES = 200  # of a small dict entry with its key and its bytes object
 
 
 class DetailsTable:
-    """The details of registered labels, by class id. ``n_bytes`` is what they take in memory."""
+    """The details of registered labels, by class id. ``n_bytes`` is what they take in memory.
+
+    ``changed_pages`` are pages of ids with changed rows; a reader that keeps copies discards them.
+    """
 
     def __init__(self) -> None:
         self.n_bytes = 0
+        self.changed_pages: set[int] = set()
         self._rows: dict[int, bytes] = {}
         self._hash_sum = 0
 
@@ -62,6 +69,7 @@ class DetailsTable:
 
     def put(self, class_id: int, details: bytes, vector: bytes) -> None:
         """Replace the details of a class. An empty vector keeps the fingerprint of the one that was learned."""
+        self.changed_pages.add(class_id // PAGE)
         before = self._rows.pop(class_id, None)
         if before is not None:
             self._count(class_id, before, -1)
@@ -113,6 +121,21 @@ class DetailsTable:
     def digest_bytes(self) -> bytes:
         """Return the sum of the hashes of all rows, kept as rows change: a digest reads none of them."""
         return self._hash_sum.to_bytes(HASH, "little")
+
+
+class _WithParent(msgspec.Struct):
+    parent: str | None = None
+
+
+_parent_decoder = msgspec.json.Decoder(_WithParent)
+
+
+def parent_in(details: bytes) -> bytes:
+    """Return the parent that details of a label name, empty if they name none or are not JSON."""
+    try:
+        return (_parent_decoder.decode(details).parent or "").encode() if b'"parent"' in details else b""
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return b""
 
 
 def words_of(label: str) -> str:

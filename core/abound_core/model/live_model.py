@@ -45,7 +45,8 @@ from abound_core.instances.record import (
 from abound_core.instances.record_kernels import HAS_DENSE, record_shape
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary_kernels import find_vector
-from abound_core.limits import Limits
+from abound_core.limits import DATASET_LIMITS, Limits
+from abound_core.model import label_tree
 from abound_core.model.active_version import LIVE
 from abound_core.model.answer_kernels import (
     explain_vector,
@@ -79,12 +80,13 @@ from abound_core.model.calibration import Calibration
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
 from abound_core.model.label_changes import ChangePlan, LabelChange, decode_request, planned
+from abound_core.model.label_details import PAGE, parent_in
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 from abound_core.model.state import ModelState
-from abound_core.numba.top_k import new_best
+from abound_core.numba.top_k import new_best, new_first
 from abound_core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"  # key among the contributions to a score
@@ -292,7 +294,14 @@ class LiveModel(ModelState):
         name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
         self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
         self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
-        self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
+        class_id, details = self.labels.find(label), details_of(buffer, shape)
+        self.details.put(class_id, details, vector)
+        parent = parent_in(details)
+        if parent and self.find(parent.decode()) < 0:  # a parent is a label, too
+            self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
+            named = add_details(EMPTY_VECTOR + pack_labels([parent.decode()], DATASET_LIMITS), b"")
+            self._apply(named, np.zeros(1, np.int32), np.zeros(1, np.bool_))
+        self.tree.put(class_id, self.find(parent.decode()) if parent else -1)
         return int(shape.end)
 
     def present(self, label: str, retired: bool = False) -> str | None:
@@ -335,6 +344,9 @@ class LiveModel(ModelState):
             counts[into] += counts[number]
             counts[number] = 0
             self.details.move(number, into)
+            self.tree.move(number, into)
+            self.prequential.move_label(number, into)
+        self.details.changed_pages.update(number // PAGE for number in (*plan.names, *plan.classes, *plan.into))
         self.fragments = None
         return True
 
@@ -400,7 +412,7 @@ class LiveModel(ModelState):
 
     def _make_scratch(self, n_features: int, n_labels: int, n_bytes: int) -> None:
         """Make the scratch large enough. Call ``_bind`` afterwards."""
-        ids, _, class_ids, _, memory, _ = self._scratch
+        ids, _, class_ids, _, memory, *_ = self._scratch
         if n_features > len(ids) or n_labels > len(class_ids) or n_bytes > len(memory):
             self._scratch = _scratch(
                 max(n_features, len(ids)), max(n_labels, len(class_ids)), max(n_bytes, len(memory))
@@ -434,8 +446,8 @@ class LiveModel(ModelState):
     ) -> Ranking:
         """Return the best classes for a vector, at most ``k``, best first; of equal scores the class learned first.
 
-        Unknown labels in ``include`` and ``exclude`` have no effect. ``zero_shot``: rank labels that were registered
-        and never learned.
+        A label in ``include`` and ``exclude`` stands for itself and all below it; unknown ones have no effect.
+        ``zero_shot``: rank labels that were registered and never learned.
         """
         class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
         n = rank_vector(vector, self._held, mask, class_ids, scores)
@@ -476,7 +488,7 @@ class LiveModel(ModelState):
         if n < 0:
             vector = self._prepare(vector)
             n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
-        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+        return filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
     def _reranked(
         self,
@@ -498,7 +510,7 @@ class LiveModel(ModelState):
             n = rank_reranked(vector, self._held, mask, class_ids, scores, estimates)
         if n < 0:
             return None
-        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+        return filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
         """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
@@ -539,13 +551,24 @@ class LiveModel(ModelState):
             mask[self._is_unlearned()] = 0
         return np.empty(k, np.int32), np.empty(k, np.float64), mask
 
+    def with_those_below(self, labels: Collection[str] | None) -> Collection[str] | None:
+        """Return labels and all below them: until a parent changes, the same object for the same labels."""
+        if not labels or not self.tree:
+            return labels
+        key = (self.tree.n_changes, self.changes.digest_bytes(), *labels)
+        if key not in self._expanded:
+            ids = {one for label in labels for one in self.tree.below(self.find(label)).tolist() if one >= 0}
+            newest = list(self._expanded.items())[-1:]  # those of ``include``, when these are of ``exclude``
+            self._expanded = dict(newest) | {key: frozenset(map(self.label, ids)).union(labels)}
+        return self._expanded[key]
+
     def _mask(self, include: Collection[object] | None, exclude: Collection[object] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
         for labels, value in ((include or (), 1), (exclude or (), 0)):
             for label in self.vectorizer.labels(labels):
                 class_id = self.find(label)
                 if class_id >= 0:
-                    mask[class_id] = value
+                    mask[self.tree.below(class_id) if self.tree else class_id] = value
         return mask
 
     def active(self, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
@@ -590,7 +613,7 @@ def _n_features(vector: bytes) -> int:
     return int.from_bytes(vector[:4], "little") & (HAS_DENSE - 1)
 
 
-def _filtered(ranking: Ranking, threshold: float | None, min_probability: float | None) -> Ranking:
+def filtered(ranking: Ranking, threshold: float | None, min_probability: float | None) -> Ranking:
     """Return the classes of a ranking with at least this score and this probability."""
     ids, scores, probabilities = ranking
     if threshold is not None:
@@ -610,6 +633,7 @@ def _scratch(n_features: int, n_labels: int, n_bytes: int) -> ApplyScratch:
         np.zeros(n_labels, np.int32),
         np.zeros(n_bytes, np.uint8),
         new_best(),
+        new_first(),
     )
 
 
@@ -641,10 +665,10 @@ def warmup(*groups: str) -> None:
 
 def _warm_learning() -> None:
     live, scratch = _handle_types()
-    ids, values, class_ids, ranks, *_ = scratch.values()
+    ids, values, class_ids, ranks, *_, first = scratch.values()
     feedback = numba_type(Feedback(1, 0, 1.0))
     arguments = live["postings"], live["params"], ids, values, class_ids, feedback
-    _compile(learning.learn_fsu, *arguments, numba_types.boolean, ranks, numba_types.none)
+    _compile(learning.learn_fsu, *arguments, numba_types.boolean, ranks, first)
     _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
@@ -652,6 +676,7 @@ def _warm_learning() -> None:
 def _warm_answering() -> None:
     _warm_naming()
     record.warmup()
+    label_tree.warmup()
     model = LiveModel(ModelConfig(), (1, 2))
     model.labels.find(b"a")
     _answer(model)
@@ -667,7 +692,7 @@ def _warm_naming() -> None:
     _compile(intern_labels, of_model, data, shape, class_ids)
     model = LiveModel(ModelConfig(), (1, 2))
     count_unchanged(model.labels.arrays, model.changes.class_of, model.changes.retired, b"", 0, 0)
-    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
+    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean, numba_types.int64)
 
 
 def _handle_types() -> list[dict[str, Any]]:
@@ -681,6 +706,7 @@ def _compile(kernel: Any, *arguments: Any) -> None:
 
 def _warm_state() -> None:
     vocabulary.warmup()
+    label_tree.warmup()
     index.warmup("fsu")
     _keep(_learned(ModelConfig()))
 

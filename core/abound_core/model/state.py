@@ -1,8 +1,8 @@
 """The replicated state of one model, its digest, and its conversion to and from arrays.
 
 It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
-label was learned, the details of registered labels, the changes of labels, the prequential score, the calibration, the
-re-ranker, the receipts of idempotency keys, the configuration, and the active version. Only
+label was learned, the details and parents of registered labels, the changes of labels, the prequential score, the
+calibration, the re-ranker, the receipts of idempotency keys, the configuration, and the active version. Only
 ``abound_core.model.live_model`` changes it.
 """
 
@@ -26,16 +26,18 @@ from abound_core.model.calibration import Calibration
 from abound_core.model.counters import Counters
 from abound_core.model.label_changes import GIVEN_UP, LabelChanges, Renamed
 from abound_core.model.label_details import DetailsTable
+from abound_core.model.label_tree import LabelTree
 from abound_core.model.prequential import Prequential
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 from abound_core.types import Offset
 
-STATE_FORMAT = 4
+STATE_FORMAT = 5
 """Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
 
-4: the sums of a re-ranker have a row only for each class with a vector. (3: receipts lie in pages, each receipt packed
-separately. 2: packed by pages. 1: no pages.)
+5: the score has the classes of its newest ranks, and labels have parents. (4: the sums of a re-ranker have a row only
+for each class with a vector. 3: receipts lie in pages, each receipt packed separately. 2: packed by pages. 1: no
+pages.)
 """
 
 DIGEST_SLICE = 8  # pages of 256 features or labels digested before yielding to other tasks
@@ -51,6 +53,7 @@ class ModelState:
         self.features = Vocabulary(secret)
         self.labels = Vocabulary(secret)
         self.details = DetailsTable()
+        self.tree = LabelTree()
         self.changes = LabelChanges()
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
@@ -62,6 +65,7 @@ class ModelState:
         self.reranker = Reranker(self.reranks(config))
         self._unlearned: frozenset[str] = frozenset()
         self._unlearned_at = (0, 0, b"")
+        self._expanded: dict[tuple[object, ...], frozenset[str]] = {}
         self._renamed: tuple[bytes, dict[Offset, Renamed]] = (b"", {})
 
     @property
@@ -119,6 +123,11 @@ class ModelState:
     def label(self, class_id: int) -> str:
         return self.labels.key(class_id).decode()
 
+    @property
+    def label_counts(self) -> npt.NDArray[np.int64]:
+        """Times each label was learned, by class id, shape (>= n_classes,)."""
+        return self._tallies.label_counts
+
     def find(self, label: str, at: Offset | None = None) -> int:
         """Return the class id of a label, given by any of its names, or by one that it had at an offset; else -1."""
         number = self.changes.number_at(label, at) if at is not None else -1
@@ -175,7 +184,7 @@ class ModelState:
 
     @property
     def _labels_bytes(self) -> int:
-        return self.labels.n_bytes + self.details.n_bytes + self.changes.n_bytes
+        return self.labels.n_bytes + self.details.n_bytes + self.tree.n_bytes + self.changes.n_bytes
 
     @property
     def growth_bytes(self) -> int:
@@ -185,7 +194,8 @@ class ModelState:
         """
         names = self.features.growth_bytes + self.labels.growth_bytes + self._tallies.n_bytes // 8
         started = self.reranker.first_bytes(self.labels.n_ids) if self._tallies.awaits_vector else 0
-        return self.index.growth_bytes + names + self.reranker.growth_bytes + started
+        tree = self.tree.growth_bytes(self.labels.n_ids)
+        return self.index.growth_bytes + names + self.reranker.growth_bytes + started + tree
 
     def digest_steps(self) -> Iterator[None]:
         """Do the work of ``digest`` in slices of about a millisecond. The model must not learn in between."""
@@ -212,6 +222,7 @@ class ModelState:
             self.calibration.digest_bytes(),
             self.serving.to_bytes(),
             *([self.details.digest_bytes()] if self.details else []),
+            *([self.tree.digest_bytes(self.labels.n_ids)] if self.tree else []),
             *([self.changes.digest_bytes()] if self.changes else []),
             *reranker,
         ):
@@ -234,6 +245,7 @@ class ModelState:
             "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
             "calibration": self.calibration.to_arrays(),
             "details": self.details.to_arrays(),
+            "tree": self.tree.to_arrays(self.labels.n_ids),
             "changes": self.changes.to_arrays(),
             "reranker": self.reranker.to_arrays(),
         }
@@ -254,6 +266,7 @@ class ModelState:
                 "tallies",
                 "calibration",
                 "details",
+                "tree",
                 "changes",
                 "reranker",
             )
@@ -272,6 +285,7 @@ class ModelState:
             state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
             state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)
+            state.tree = LabelTree.from_arrays(parts["tree"], state.labels.n_ids)
             state.changes = LabelChanges.from_arrays(parts["changes"], state.labels)
             state.reranker = Reranker.from_arrays(
                 state.reranks(state.config), parts["reranker"], state.labels.n_ids, state.dimension

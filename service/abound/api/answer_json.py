@@ -7,8 +7,10 @@ encoded together. Both ways give the same bytes.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from abound.api.schemas.labels import details_from
-from abound.api.schemas.learn_classify import Because, ClassifyAnswer, ScoredLabel, encoder
+from abound.api.schemas.learn_classify import Ancestor, Because, ClassifyAnswer, ScoredLabel, encoder
 from abound_core.model.live_model import LiveModel
 from abound_core.types import START, Offset, Ranking
 
@@ -81,6 +83,29 @@ def add_names(live: LiveModel, labels: list[ScoredLabel]) -> None:
         if class_id >= 0:
             scored.name = details_from(live.details.get(class_id)).name
             scored.zero_shot = live.times_learned(class_id) == 0 or None
+
+
+def add_paths(live: LiveModel, labels: list[ScoredLabel]) -> None:
+    for scored in labels:
+        scored.path = _path(live, live.find(scored.label)) or [scored.label]
+
+
+def surest_ancestor(live: LiveModel, ranking: Ranking, least: float) -> Ancestor | None:
+    """Return the deepest label that has this probability with those below it; of several the most probable one."""
+    sums: Counter[int] = Counter()
+    if ranking.probabilities is not None:
+        for class_id, probability in zip(ranking.class_ids.tolist(), ranking.probabilities.tolist(), strict=True):
+            for at_or_above in live.tree.path(class_id):
+                sums[at_or_above] += probability
+    found = [(len(live.tree.path(one)), total, -one) for one, total in sums.items() if min(total, 1.0) >= least]
+    if not found:
+        return None
+    _, total, at = max(found)
+    return Ancestor(live.label(-at), min(total, 1.0), _path(live, -at))
+
+
+def _path(live: LiveModel, class_id: int) -> list[str]:
+    return [live.label(one) for one in live.tree.path(class_id)] if class_id >= 0 else []
 
 
 def _tail(offset: str) -> bytes:

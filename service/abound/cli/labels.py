@@ -6,9 +6,10 @@ import hashlib
 import itertools
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -56,9 +57,10 @@ def list_labels(
     context: typer.Context,
     model: Model = "default",
     prefix: Annotated[str | None, typer.Option("--prefix", help="Only labels that begin with this.")] = None,
-    contains: Annotated[
-        str | None, typer.Option("--contains", help="Only labels that contain this, or whose name does.")
-    ] = None,
+    contains: Annotated[str | None, typer.Option("--contains", help="Only labels that contain this.")] = None,
+    sort: Annotated[
+        Literal["first", "count", "name", "R@1"], typer.Option("--sort", help="Order of the labels.")
+    ] = "first",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of labels.")] = 100,
     similar: Annotated[
         bool, typer.Option("--similar", help="Only pairs that differ in case, accents or spaces only.")
@@ -67,7 +69,10 @@ def list_labels(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the labels that a model knows, how often each was learned, and their names. Or change labels."""
+    """List the labels that a model knows, how often each was learned, its newest R@1, and its name. Or change labels.
+
+    --prefix and --contains look at labels and names, without regard to case and accents.
+    """
     from abound.client import Client
 
     if context.invoked_subcommand is not None:
@@ -81,13 +86,14 @@ def list_labels(
             else:
                 print_rows(("label", "similar"), pairs, whole=("label", "similar"))
             return
-        answer = client.labels(model, prefix=prefix, contains=contains, limit=limit)
+        answer = client.labels(model, prefix=prefix, contains=contains, sort=sort, limit=limit)
     if as_json:
         print_json(answer)
         return
-    columns: tuple[str, ...] = ("label", "learned")
+    columns: tuple[str, ...] = ("label", "learned", "R@1")
+    figures = zip(answer["labels"], answer["learned"], answer["recent"], strict=True)
     rows: list[tuple[str, ...]] = [
-        (label, f"{n:,}") for label, n in zip(answer["labels"], answer["learned"], strict=True)
+        (label, f"{n:,}", "" if recent is None else f"{recent:.2f}") for label, n, recent in figures
     ]
     if answer["details"]:
         columns = (*columns, "name")
@@ -277,19 +283,24 @@ def register(
     Empty cells are left out.
 
     A concept of SKOS gives its preferred label as the name, its alternative labels and definition as the description,
-    and its first broader concept as the parent. SKOS needs abound[skos].
+    and its first broader concept as the parent. SKOS needs abound[skos]. Parents that close a cycle are left out.
 
     A request has 500 labels. After an error the requests before it stay; the command can be repeated.
     """
     from abound.client import Client
 
-    n, offset = 0, None
+    read: Counter[str] = Counter()
+    offset, say = None, partial(typer.echo, err=True)
     with Client(url, key=key) as client:
-        rows = read_concepts(file, language, concept_label) if skos_format(file) else _registrations(file, options)
+        is_skos = skos_format(file)
+        rows = read_concepts(file, language, concept_label, say) if is_skos else _registrations(file, options)
         while some := list(itertools.islice(rows, BATCH)):
             offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
-            n += len(some)
-    print_result({"registered": n, "offset": offset}, f"{counted(n, 'label')} registered", as_json)
+            read.update(field for one in some for field in FIELDS if one.get(field))
+    n, *more = (read[field] for field in FIELDS)
+    said = ", ".join(counted(number, field) for number, field in zip(more, FIELDS[1:], strict=True))
+    counts = {f"{field}s": number for number, field in zip(more, FIELDS[1:], strict=True)}
+    print_result({"registered": n} | counts | {"offset": offset}, f"{counted(n, 'label')} registered: {said}", as_json)
 
 
 def _registrations(file: str, options: ReadOptions) -> Iterator[dict[str, Any]]:

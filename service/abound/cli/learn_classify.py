@@ -165,6 +165,15 @@ def classify(
         float | None,
         typer.Option("--min-probability", min=0.0, max=1.0, help="Minimum probability of a label."),
     ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option("--include", help="Rank only this label and those below it; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", help="Do not rank this label and those below it; repeatable.")
+    ] = None,
+    levels: Annotated[
+        bool, typer.Option("--levels", help="Show the labels above each label, or the surest one above all.")
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show which features contributed to each label.")] = False,
     names: Annotated[bool, typer.Option("--names", help="Show the names of registered labels.")] = False,
     zero_shot: Annotated[
@@ -191,10 +200,10 @@ def classify(
     """
     check_files([file], options)
     as_csv = form == "csv" or (form is None and output is not None and output.suffix == ".csv")
-    if as_csv and explain:
-        raise typer.BadParameter("explanations are written as JSON only", param_hint="--explain")
-    asked = {"threshold": threshold, "min_probability": min_probability}
-    asking: dict[str, Any] = {"k": k, "explain": explain, "names": names, "zero_shot": zero_shot}
+    if as_csv and (explain or levels):
+        raise typer.BadParameter("explanations and levels are written as JSON only", param_hint="--output-format")
+    asked = {"threshold": threshold, "min_probability": min_probability, "include": include, "exclude": exclude}
+    asking: dict[str, Any] = {"k": k, "explain": explain, "levels": levels, "names": names, "zero_shot": zero_shot}
     asking |= {name: value for name, value in asked.items() if value is not None}
     streamed = StreamStatistics(options.vector)
     with _client(url, key, model) as client, ExitStack() as stack:

@@ -91,6 +91,7 @@ class ClassifyOptions(TypedDict, total=False):
     include: Sequence[str] | None
     exclude: Sequence[str] | None
     explain: bool
+    levels: bool
     names: bool
     zero_shot: bool
     version: str | None

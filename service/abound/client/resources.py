@@ -97,14 +97,16 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         *,
         prefix: str | None = None,
         contains: str | None = None,
+        sort: str | None = None,
         limit: int | None = None,
         offset: int | None = None,
     ) -> Document:
         """Return labels that a model knows, at most ``limit`` from ``offset`` on.
 
-        Filter them by ``prefix``, or by a substring with ``contains``.
+        ``prefix`` and ``contains`` look at labels and names, without regard to case and accents. ``sort`` is ``first``,
+        ``count``, ``name`` or ``R@1``.
         """
-        query = query_string(prefix=prefix, contains=contains, limit=limit, offset=offset)
+        query = query_string(prefix=prefix, contains=contains, sort=sort, limit=limit, offset=offset)
         return self._ask(Call("GET", f"{model_path(name)}/labels{query}"))
 
     def register_labels(
@@ -135,7 +137,7 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         return self._ask(Call("GET", f"{model_path(name)}/labels/changes"))
 
     def label(self, name: str, label: str, *, limit: int | None = None) -> Document:
-        """Return how often a label was learned, and at most ``limit`` features that vote for it, heaviest first."""
+        """Return a label: how often it was learned, its R@1, wrong labels that were ranked before it, its features."""
         return self._ask(Call("GET", f"{model_path(name)}/label{query_string(name=label, limit=limit)}"))
 
     def configure(self, name: str, fields: Answer) -> Document:
