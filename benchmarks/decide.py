@@ -73,7 +73,7 @@ class Stream(NamedTuple):
 
 
 def vectorize(rows: list[DatasetInstance], encoder: bool = True) -> Stream:
-    parts: Dataset = vectorize_all(rows, Vectorizer(config(encoder=encoder), DATASET_LIMITS).vectorize, DATASET_LIMITS)
+    parts: Dataset = vectorize_all(rows, Vectorizer(config(encoder=encoder), DATASET_LIMITS), DATASET_LIMITS)
     return Stream([parts.vectors[i] for i in range(len(rows))], [row.labels for row in rows])
 
 

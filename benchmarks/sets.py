@@ -147,7 +147,7 @@ def _arrays(name: str, data: Path, analyzer: AnalyzerConfig) -> dict[str, npt.ND
     vectorizer = Vectorizer(ModelConfig(analyzer=analyzer), DATASET_LIMITS)
     for part in ("train", "test"):
         instances = read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))
-        dataset = vectorize_all(instances, vectorizer.vectorize, DATASET_LIMITS)
+        dataset = vectorize_all(instances, vectorizer, DATASET_LIMITS)
         arrays |= {f"{part}_{field}": array for field, array in _rows(dataset, features, labels).items()}
         sizes = sizes or [len(features), len(labels)]
     return arrays | {"sizes": np.array(sizes)}

@@ -595,6 +595,72 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/models/{model}/labels/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The newest changes of labels
+         * @description List the newest 1,000 changes, newest first.
+         */
+        get: operations["get_label_changes_models__model__labels_changes_get"];
+        put?: never;
+        /**
+         * Change labels
+         * @description Make several changes, one after the other: all of them, or none.
+         *
+         *     A split retires a label, and registers others that start with what was learned for it.
+         */
+        post: operations["change_labels_models__model__labels_changes_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/labels/merge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Merge labels into another one
+         * @description Add what was learned for some labels to another one. Their names become aliases of it.
+         */
+        post: operations["merge_labels_models__model__labels_merge_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/labels/rename": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rename a label
+         * @description Give a label another name; what was learned for it stays. The old name becomes an alias.
+         */
+        post: operations["rename_label_models__model__labels_rename_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/models/{model}/labels/{label}": {
         parameters: {
             query?: never;
@@ -611,6 +677,30 @@ export interface paths {
         get: operations["get_label_models__model__labels__label__get"];
         put?: never;
         post?: never;
+        /**
+         * Retire a label
+         * @description Suggest a label no more, and learn nothing for it. What was learned stays, for `revive`.
+         */
+        delete: operations["retire_label_models__model__labels__label__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/labels/{label}/revive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Revive a retired label
+         * @description Suggest and learn a retired label again.
+         */
+        post: operations["revive_label_models__model__labels__label__revive_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -894,6 +984,16 @@ export interface components {
              */
             stop_words: "english" | null;
             /**
+             * Html
+             * @description Texts are HTML: markup, scripts and styles are removed, the `alt` of images stays.
+             */
+            html: boolean;
+            /**
+             * Stem
+             * @description Words: match their forms, by the Snowball stemmer of this language, such as `en`.
+             */
+            stem: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
+            /**
              * Embed
              * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
              */
@@ -1035,6 +1135,40 @@ export interface components {
             challengers: components["schemas"]["ChallengerShape"][];
             /** @description Null until the worker has followed the contest. */
             contest: components["schemas"]["ContestShape"] | null;
+        };
+        /**
+         * ChangedAnswer
+         * @description The offset of the change in the log, or with `dry_run` what it concerns.
+         */
+        ChangedAnswer: {
+            /**
+             * Changed
+             * @description Number of changes that were not made before.
+             */
+            changed: number;
+            /**
+             * Offset
+             * @description Null: nothing changed.
+             */
+            offset: string | null;
+            /**
+             * Durability
+             * @description `log`, `fsync` or `replica`; null: nothing changed.
+             */
+            durability: string | null;
+            /**
+             * Effects
+             * @description With `dry_run`: the label of each change.
+             */
+            effects?: components["schemas"]["EffectShape"][] | null;
+        };
+        /**
+         * ChangesAnswer
+         * @description The newest 1,000 changes, newest first.
+         */
+        ChangesAnswer: {
+            /** Changes */
+            changes: components["schemas"]["ListedChangeShape"][];
         };
         /**
          * ComparedShape
@@ -1187,10 +1321,15 @@ export interface components {
             negative: "ignore" | "split";
             /**
              * Numbers
-             * @description Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they are (`raw`).
+             * @description Numbers beside texts and other features: bounded in size, so that no number outweighs them, with the values of few digits as features of their own (`exact`) or without (`scaled`); or as they are (`raw`).
              * @enum {string}
              */
-            numbers: "scaled" | "raw";
+            numbers: "exact" | "scaled" | "raw";
+            /**
+             * Normalize
+             * @description Labels, and names and strings of features, are trimmed and get one form of Unicode (NFC, without invisible characters, with one kind of space); texts are compared by case folding instead of lower case.
+             */
+            normalize: boolean;
             /**
              * Codes
              * @description sls: number of features for vectors; 16384 for models with 10,000 classes and more.
@@ -1430,6 +1569,31 @@ export interface components {
              * @description What can be lost and how to prevent it; null when nothing can be lost.
              */
             warning: string | null;
+        };
+        /**
+         * EffectShape
+         * @description A label that a change concerns.
+         */
+        EffectShape: {
+            /** Label */
+            label: string;
+            /** Aliases */
+            aliases: string[];
+            /**
+             * Learned
+             * @description How often it was learned.
+             */
+            learned: number;
+            /**
+             * Connections
+             * @description Its connections to features in the index.
+             */
+            connections: number;
+            /**
+             * Children
+             * @description Number of labels that are registered with it as their parent.
+             */
+            children: number;
         };
         /**
          * FeedbackShape
@@ -1733,6 +1897,16 @@ export interface components {
             confused_with: {
                 [key: string]: number;
             };
+            /**
+             * Aliases
+             * @description Its other names.
+             */
+            aliases: string[];
+            /**
+             * Retired
+             * @description Whether it is never suggested, and not learned.
+             */
+            retired: boolean;
         };
         /**
          * LabelsAnswer
@@ -1763,6 +1937,43 @@ export interface components {
             details: {
                 [key: string]: components["schemas"]["DetailsShape"];
             };
+            /**
+             * Retired
+             * @description Those of these labels that are retired; absent: none.
+             * @default []
+             */
+            retired?: string[];
+        };
+        /**
+         * ListedChangeShape
+         * @description A change, and how to undo it.
+         */
+        ListedChangeShape: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "rename" | "merge" | "retire" | "revive" | "split";
+            /**
+             * Alias
+             * @description Whether the old name stays as an alias; if not, it is free.
+             */
+            alias: boolean;
+            /** Offset */
+            offset: string;
+            /** By */
+            by: string | null;
+            /** From */
+            from: string;
+            /** To */
+            to: string | string[] | null;
+            /**
+             * Time
+             * @description Unix time, by the store's clock.
+             */
+            time: number;
+            /** Undo */
+            undo: string;
         };
         /**
          * LiveAnswer
@@ -2247,7 +2458,7 @@ export interface components {
         RowShape: {
             /** Text */
             text: string | {
-                [key: string]: string;
+                [key: string]: string | null;
             } | null;
             /** Features */
             features: {
@@ -2537,7 +2748,7 @@ export interface components {
         /** @description An instance, or a batch of ``instances``, and options of the ranking. */
         ClassifyRequest: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1; false, null and an empty string are absent. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2554,7 +2765,7 @@ export interface components {
             } | null;
             /** @default null */
             text?: (string | {
-                [key: string]: string;
+                [key: string]: string | null;
             }) | null;
             /**
              * @description A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with `update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8.
@@ -2576,9 +2787,9 @@ export interface components {
             /** @default null */
             min_probability?: number | null;
             /** @default null */
-            include?: string[] | null;
+            include?: (string | number | null)[] | null;
             /** @default null */
-            exclude?: string[] | null;
+            exclude?: (string | number | null)[] | null;
             /**
              * @description Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it together with all labels below it.
              * @default false
@@ -2638,7 +2849,7 @@ export interface components {
         /** @description An instance: features, a text, a vector, or several of them. */
         Instance: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1; false, null and an empty string are absent. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2655,7 +2866,7 @@ export interface components {
             } | null;
             /** @default null */
             text?: (string | {
-                [key: string]: string;
+                [key: string]: string | null;
             }) | null;
             /**
              * @description A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with `update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8.
@@ -2725,7 +2936,7 @@ export interface components {
         /** @description A labelled instance, or a batch of ``instances``, and options of the append. */
         LearnRequest: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1; false, null and an empty string are absent. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2742,7 +2953,7 @@ export interface components {
             } | null;
             /** @default null */
             text?: (string | {
-                [key: string]: string;
+                [key: string]: string | null;
             }) | null;
             /**
              * @description A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with `update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8.
@@ -2857,7 +3068,7 @@ export interface components {
         /** @description An instance, or the id of a remembered instance, with its labels. */
         LabelledInstance: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1; false, null and an empty string are absent. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2874,7 +3085,7 @@ export interface components {
             } | null;
             /** @default null */
             text?: (string | {
-                [key: string]: string;
+                [key: string]: string | null;
             }) | null;
             /**
              * @description A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with `update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8.
@@ -3013,8 +3224,69 @@ export interface components {
             parent?: string | null;
             /** @default null */
             metadata?: Record<string, never> | null;
-            /** @example grain */
-            label: string;
+            label: string | number;
+        };
+        /** @description A label to rename. */
+        RenameRequest: {
+            /** @example TV */
+            from: string;
+            /** @example TV */
+            to: string;
+            /**
+             * @description Whether the old name stays as an alias; if not, it is free.
+             * @default true
+             */
+            alias?: boolean;
+            /**
+             * @description Return what would change, and change nothing.
+             * @default false
+             */
+            dry_run?: boolean;
+        };
+        /** @description Labels to merge into another one. */
+        MergeRequest: {
+            from: string[];
+            /** @example TV */
+            into: string;
+            /**
+             * @description Whether the old name stays as an alias; if not, it is free.
+             * @default true
+             */
+            alias?: boolean;
+            /**
+             * @description Return what would change, and change nothing.
+             * @default false
+             */
+            dry_run?: boolean;
+        };
+        /** @description Changes of labels, made in their order: all of them, or none if one is wrong. */
+        ChangesRequest: {
+            changes: components["schemas"]["LabelChange"][];
+            /**
+             * @description Return what would change, and change nothing.
+             * @default false
+             */
+            dry_run?: boolean;
+        };
+        /** @description One change of a label. */
+        LabelChange: {
+            /** @enum {unknown} */
+            kind: "merge" | "rename" | "retire" | "revive" | "split";
+            /**
+             * @description The label, by any of its names.
+             * @example TV
+             */
+            from: string;
+            /**
+             * @description Its new name, the label into which it is merged, or those into which it is split.
+             * @default
+             */
+            to?: string | string[];
+            /**
+             * @description Whether the old name stays as an alias; if not, it is free.
+             * @default true
+             */
+            alias?: boolean;
         };
         /** @description The version that is to answer requests without `version`. */
         ActivateRequest: {
@@ -4957,6 +5229,18 @@ export interface operations {
                          */
                         stop_words?: "english" | null;
                         /**
+                         * Html
+                         * @description Texts are HTML: markup, scripts and styles are removed, the `alt` of images stays.
+                         * @default false
+                         */
+                        html?: boolean;
+                        /**
+                         * Stem
+                         * @description Words: match their forms, by the Snowball stemmer of this language, such as `en`.
+                         * @default null
+                         */
+                        stem?: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
+                        /**
                          * Embed
                          * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
                          * @default null
@@ -4978,11 +5262,17 @@ export interface operations {
                     negative?: "ignore" | "split";
                     /**
                      * Numbers
-                     * @description Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they are (`raw`).
-                     * @default scaled
+                     * @description Numbers beside texts and other features: bounded in size, so that no number outweighs them, with the values of few digits as features of their own (`exact`) or without (`scaled`); or as they are (`raw`).
+                     * @default exact
                      * @enum {string}
                      */
-                    numbers?: "scaled" | "raw";
+                    numbers?: "exact" | "scaled" | "raw";
+                    /**
+                     * Normalize
+                     * @description Labels, and names and strings of features, are trimmed and get one form of Unicode (NFC, without invisible characters, with one kind of space); texts are compared by case folding instead of lower case.
+                     * @default true
+                     */
+                    normalize?: boolean;
                     /**
                      * Codes
                      * @description sls: number of features for vectors; 16384 for models with 10,000 classes and more.
@@ -6272,6 +6562,535 @@ export interface operations {
             };
         };
     };
+    get_label_changes_models__model__labels_changes_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangesAnswer"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_labels_models__model__labels_changes_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "changes": [
+                 *         {
+                 *           "kind": "split",
+                 *           "from": "shoes",
+                 *           "to": [
+                 *             "boots",
+                 *             "sandals"
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["ChangesRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    merge_labels_models__model__labels_merge_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "from": [
+                 *         "tv",
+                 *         "televisions"
+                 *       ],
+                 *       "into": "TV"
+                 *     }
+                 */
+                "application/json": components["schemas"]["MergeRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rename_label_models__model__labels_rename_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "from": "TV",
+                 *       "to": "Television"
+                 *     }
+                 */
+                "application/json": components["schemas"]["RenameRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     get_label_models__model__labels__label__get: {
         parameters: {
             query?: {
@@ -6336,6 +7155,296 @@ export interface operations {
             };
             /** @description The service cannot answer now; see `Retry-After`. */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retire_label_models__model__labels__label__delete: {
+        parameters: {
+            query?: {
+                /** @description Return what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description The label; `/` may stand in it. */
+                label: string;
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revive_label_models__model__labels__label__revive_post: {
+        parameters: {
+            query?: {
+                /** @description Return what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description The label; `/` may stand in it. */
+                label: string;
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -303,7 +303,7 @@ async def test_a_job_is_fitted_on_a_data_set(place: Place, tmp_path: Path) -> No
     job = place.client.submit({"method": "swnn", "data": "rows", "params": {"S": 20, "seed": 7}})
     job = list(place.client.follow(job["id"]))[-1]
     loaded = await place.load(job)
-    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize, DATASET_LIMITS, (1, 2))
+    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), DATASET_LIMITS), DATASET_LIMITS, (1, 2))
     params = registry.params_of("swnn", {"S": 20})
     same(loaded.fitted, fitting.fit("swnn", data, params, np.random.default_rng(7), no_progress, use_idf=True))
     assert (loaded.card.data, loaded.card.data_range) == ("rows", None)

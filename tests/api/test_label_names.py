@@ -115,3 +115,14 @@ def test_the_bounds_of_a_model_hold(service: Served) -> None:
     register(service, name, *labels[:2])
     problem(service.http.put("/models/nothing/labels", json={"labels": labels}), 404, "unknown-model")
     register(service, name, *labels[:1])
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"update": "sls"}, {"analyzer": {"stem": "en"}}], ids=["default", "sls", "stem"]
+)
+def test_plural_names_match_singular_texts(service: Served, config: dict[str, Any]) -> None:
+    name = fresh_model(service, **config)
+    register(service, name, *({"label": one} for one in ("Coats & Jackets", "Pillows", "Batteries", "Dishes", "Glass")))
+    for text in ("winter jacket", "pillow", "battery", "dish", "glasses"):
+        assert classify(service, name, text)[0]["label"].lower()[:4] in ("coat", text[:4])
+    assert [one["label"] for one in classify(service, name, "winter jacket")] == ["Coats & Jackets"]

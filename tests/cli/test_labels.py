@@ -165,3 +165,12 @@ def test_labels_are_changed_one_by_one_and_by_a_file(run: Run, url: str, tmp_pat
     assert "l2" in run("labels", *at).out
     changes.write_text("to,kind\na,retire\n")
     assert "no column from" in run("labels", "apply", changes, *at).err
+
+
+def test_labels_that_look_alike_are_listed(run: Run, service: Served, url: str) -> None:
+    labels = ["Café", "tea", "CAFE", "ca fe", "milk", "Tea", "teas"]
+    service.http.put("/models/alike", json={}).raise_for_status()
+    service.http.post("/models/alike/learn", json={"features": {"a": 1}, "labels": labels}).raise_for_status()
+    found = json.loads(run("labels", "--model", "alike", "--similar", "--json", "--url", url).out)
+    assert found == {"similar": [["Café", "CAFE"], ["Café", "ca fe"], ["tea", "Tea"]]}
+    assert "ca fe" in run("labels", "--model", "alike", "--similar", "--url", url).out

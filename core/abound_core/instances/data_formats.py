@@ -39,13 +39,14 @@ import numpy as np
 from abound_core.errors import InvalidInstance, Malformed, Undecodable
 from abound_core.instances.dense_vector import to_int8
 from abound_core.instances.encoded_vector import EncodedVector, Numbers
+from abound_core.instances.json_fallback import nan_hint
+from abound_core.instances.names import label_texts
 from abound_core.instances.read_options import ANY_FIELD, ReadOptions
 from abound_core.instances.record import EMPTY_VECTOR, pack_labels
+from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
 from abound_core.measures import Ints, LabelSets
 from abound_core.types import Text
-
-Vectorize = Callable[[bytes | None, Text | None, bytes | None], bytes]
 
 MAX_DIGITS = 18  # of a whole number in a file
 
@@ -145,10 +146,10 @@ class Dataset:
         return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
 
 
-def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, limits: Limits) -> Dataset:
-    """Vectorize a stream of instances and keep all of them in memory.
+def vectorize_all(instances: Iterable[DatasetInstance], vectorizer: Vectorizer, limits: Limits) -> Dataset:
+    """Vectorize a stream of instances, as the model of ``vectorizer`` does, and keep all of them in memory.
 
-    ``vectorize`` is that of the model that will learn. Raises Malformed for an invalid instance, with its location.
+    Raises Malformed for an invalid instance, with its location.
     """
     vectors: list[bytes] = []
     label_sets: list[list[int]] = []
@@ -156,9 +157,9 @@ def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, li
     ids: dict[str, int] = {}
     packed: dict[tuple[str, ...], bytes] = {(): b""}
     for instance in instances:
-        labels = instance.labels
+        labels = tuple(vectorizer.labels(instance.labels))
         try:
-            vectors.append(vectorize(instance.features, instance.text, instance.dense))
+            vectors.append(vectorizer.vectorize(instance.features, instance.text, instance.dense))
             if labels not in packed:
                 packed[labels] = pack_labels(labels, limits)
         except InvalidInstance as error:
@@ -203,10 +204,10 @@ class _JsonInstance(msgspec.Struct):
     text: Text | None = None
     features: msgspec.Raw = msgspec.Raw(b"null")
     vector: Numbers | EncodedVector | None = None
-    labels: list[str | int] | str | int | None = None
-    label: list[str | int] | str | int | None = None
-    rejected: list[str | int] | None = None
-    ignored: list[str | int] | None = None
+    labels: list[str | int | float | None] | str | int | float | None = None
+    label: list[str | int | float | None] | str | int | float | None = None
+    rejected: list[str | int | float | None] | None = None
+    ignored: list[str | int | float | None] | None = None
     weight: float | None = None
     none: bool = False
     key: str | None = None
@@ -241,8 +242,8 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
         file=file,
         line=number,
         fields=names,
-        rejected=tuple(map(str, fields.rejected or ())),
-        ignored=tuple(map(str, fields.ignored or ())),
+        rejected=tuple(label_texts(fields.rejected or (), False)),
+        ignored=tuple(label_texts(fields.ignored or (), False)),
         weight=1.0 if fields.weight is None else fields.weight,
         none=fields.none,
         key=fields.key,
@@ -252,7 +253,7 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
 
 def _labels_of(fields: _JsonInstance) -> tuple[str, ...]:
     labels = fields.label if fields.labels is None else fields.labels
-    return tuple(map(str, labels)) if isinstance(labels, list) else () if labels in (None, "") else (str(labels),)
+    return tuple(label_texts(labels if isinstance(labels, list) else () if labels == "" else [labels], False))
 
 
 def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple[str, ...]]:
@@ -273,7 +274,7 @@ def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple
             if str(error).endswith(f"`$.{name}`"):
                 example = f'{{"text": "wheat prices", "{name}": ["grain"]}}'
                 raise Malformed(f"{name} must be a list, as in {example}") from error
-        raise Malformed(f"not an instance in JSON: {error}") from error
+        raise Malformed(f"not an instance in JSON: {error}{nan_hint(line)}") from error
     _check_names(names, ignore)
     return fields, names
 

@@ -233,8 +233,8 @@ def _encode_label(label: str, limits: Limits, field: str) -> bytes:
         encoded = label.encode()
     except UnicodeEncodeError:
         raise InvalidInstance("a label has half of a surrogate pair", field) from None
-    if not encoded:
-        raise InvalidInstance("a label must not be empty", field)
+    if not encoded or label.isspace():
+        raise InvalidInstance("a label must not be empty or blank", field)
     if len(encoded) > limits.max_label_bytes:
         raise InvalidInstance(f"a label has at most {limits.max_label_bytes} bytes", field)
     return encoded

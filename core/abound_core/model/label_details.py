@@ -34,6 +34,13 @@ PAGE = 1024  # class ids of a page of ``changed_pages``
 
 _WORD = re.compile(r"[^\W\d_]+")
 
+_LATIN_WORD = re.compile(r"\b[a-z]{3,}\b")
+_ENDINGS = (
+    *(("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("ss", "sses"), ("us", "uses")),
+    *(("is", "es"), ("s", ""), ("x", "xes"), ("ch", "ches"), ("sh", "shes"), ("ey", "eys"), ("y", "ies")),
+)
+"""Endings of English words with those of their other number, the first that fits."""
+
 _NOTHING = bytes(FINGERPRINT)
 _ROW_BYTES = 200  # of a small dict entry with its key and its bytes object
 
@@ -139,6 +146,24 @@ def words_of(label: str) -> str:
     """
     words = _WORD.findall(label)
     return " ".join(words) if max(map(len, words), default=0) >= 3 and not re.search(r"\d", label) else ""
+
+
+def with_other_number(name: str) -> str:
+    """Return a name with the singular of each English plural in it, and the plural of each singular.
+
+    Names of classes are plural, and texts are singular: without the other form a new label would match few of them.
+
+    >>> with_other_number("Coats & batteries")
+    'Coats & batteries coat battery'
+    """
+    return " ".join([name, *map(_other_number, _LATIN_WORD.findall(name.lower()))])
+
+
+def _other_number(word: str) -> str:
+    for ending, other in _ENDINGS:
+        if word.endswith(ending):
+            return word[: len(word) - len(ending)] + other
+    return word + "s"
 
 
 def _fingerprint(vector: bytes) -> bytes:

@@ -455,8 +455,8 @@ class LiveModel(ModelState):
         self,
         vector: bytes,
         k: int,
-        include: Collection[str] | None = None,
-        exclude: Collection[str] | None = None,
+        include: Collection[object] | None = None,
+        exclude: Collection[object] | None = None,
         threshold: float | None = None,
         zero_shot: bool = True,
     ) -> Ranking:
@@ -481,8 +481,8 @@ class LiveModel(ModelState):
         self,
         vector: bytes,
         k: int,
-        include: Collection[str] | None = None,
-        exclude: Collection[str] | None = None,
+        include: Collection[object] | None = None,
+        exclude: Collection[object] | None = None,
         threshold: float | None = None,
         min_probability: float | None = None,
         zero_shot: bool = True,
@@ -576,7 +576,7 @@ class LiveModel(ModelState):
         return because
 
     def _asked(
-        self, k: int, include: Collection[str] | None, exclude: Collection[str] | None, zero_shot: bool
+        self, k: int, include: Collection[object] | None, exclude: Collection[object] | None, zero_shot: bool
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
         """Return arrays for the class ids and scores of a ranking, and the mask of allowed classes."""
         if k > self.labels.n_ids:
@@ -601,10 +601,10 @@ class LiveModel(ModelState):
             self._expanded = dict(newest) | {key: frozenset(map(self.label, ids)).union(labels)}
         return self._expanded[key]
 
-    def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
+    def _mask(self, include: Collection[object] | None, exclude: Collection[object] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
         for labels, value in ((include or (), 1), (exclude or (), 0)):
-            for label in labels:
+            for label in self.vectorizer.labels(labels):
                 class_id = self.find(label)
                 if class_id >= 0:
                     mask[self.tree.below(class_id) if self.tree else class_id] = value

@@ -17,7 +17,7 @@ from abound.api.answer_json import AnswerEncoder, add_names, add_paths, decision
 from abound.api.decoding import (
     LONG_TEXT,
     ByteBudget,
-    LineWarnings,
+    Warnings,
     add_warning,
     check_batch,
     decode,
@@ -28,7 +28,6 @@ from abound.api.decoding import (
     vector_immediately,
     vector_of,
     warning_about,
-    with_warning,
 )
 from abound.api.label_search import nearest_labels
 from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
@@ -60,7 +59,6 @@ from abound.versions.versions import LoadedVersion
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable
 from abound_core.instances.json_fallback import LONG_JSON
-from abound_core.instances.vectorizer import negative_warning
 from abound_core.model.active_version import LIVE
 from abound_core.model.live_model import LiveModel, filtered
 from abound_core.types import Offset
@@ -113,6 +111,7 @@ class Classify:
         vector = live.vectorizer.vectorize_usual(features) if features is not None and live.serving.is_live else None
         if features is not None and vector is not None:
             request = DEFAULT_OPTIONS
+            warning = warning_about(live, features) if b"-" in features else None
         else:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
@@ -120,8 +119,9 @@ class Classify:
             is_slow = request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request))
             if not usual or is_slow or unknown_in(live, request):
                 return self._answer_request(model, request)
-            features, vector = bytes(request.features), vector_immediately(live, request)
-        warning = negative_warning(features) if b"-" in features and live.config.negative == "ignore" else None
+            warnings = Warnings()
+            vector = vector_immediately(live, request, warnings)
+            warning = warnings.first
         answer = self._rank(model, None, vector, request, live.config, warning)
         assert isinstance(answer, bytes)  # by the index, and not remembered
         model.n_classified += 1
@@ -136,7 +136,7 @@ class Classify:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        pace, warnings = TimeSlice(), LineWarnings()
+        pace, warnings = TimeSlice(), Warnings()
         async for group in lines.groups():
             if self._rates.limits(grant):
                 await admit_lines(self._rates, grant, group, learns=False)
@@ -191,15 +191,8 @@ class Classify:
             if instances is not None:
                 answer = await self._batch(model, request, instances)
             else:
-                warning = await self._warning(model, request) or await warning_about(
-                    model.live, bytes(request.features)
-                )
-                [answer] = await self._complete(model, [await self._rank_one(model, request, warning)])
+                [answer] = await self._complete(model, [await self._rank_one(model, request, Warnings())])
         model.n_classified += n
-        if instances is not None:
-            if warning := await self._warning(model, request):
-                return 200, add_warning(answer, warning)
-            answer = await with_warning(model.live, answer, (one.features for one in instances))
         return 200, answer
 
     async def _warning(self, model: ReplicatedModel, request: ClassifyRequest) -> str | None:
@@ -215,27 +208,24 @@ class Classify:
         more = f", and {len(unknown) - 1} others" if len(unknown) > 1 else ""
         return f"{field}: the label {label[:100]!r} is not known{more}{f'; did you mean {near}?' if near else ''}"
 
-    async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: LineWarnings) -> bytes | PendingAnswer:
+    async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: Warnings) -> bytes | PendingAnswer:
         if line.error is not None:
             raise line.error
         request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         await self._wait(model, request)
-        warning = None if warnings.is_given else await self._warning(model, request)
-        warning = warning or await warnings.of(model.live, request.features)
-        answer = await self._rank_one(model, request, warning)
-        warnings.is_given |= warning is not None
-        return answer
+        return await self._rank_one(model, request, warnings)
 
     async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request, len(instances), self._max_batch)
-        pace, room = TimeSlice(), ByteBudget(self._request_bytes)
+        pace, room, warnings = TimeSlice(), ByteBudget(self._request_bytes), Warnings()
+        warnings.first = await self._warning(model, request)
         vectors = []
         for at, instance in enumerate(instances):
             config = model.live.config
             try:
-                vector = await vector_of(model.live, instance)
+                vector = await vector_of(model.live, instance, warnings)
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             room.reserve(len(vector))
@@ -256,17 +246,25 @@ class Classify:
                 break  # else another version has become active meanwhile: rank again with that one
         offset = self._answers.offset_text(model.offset)
         results = await self._complete(model, answers, room=room)
-        return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
+        answer = b'{"results":[%b],"offset":"%b","version":"%b"}' % (
             b",".join(results),
             offset.encode(),
             (LIVE if way is None else way.card.id).encode(),
         )
+        return add_warning(answer, warnings.first)
 
     async def _rank_one(
-        self, model: ReplicatedModel, request: ClassifyRequest, warning: str | None
+        self, model: ReplicatedModel, request: ClassifyRequest, warnings: Warnings
     ) -> bytes | PendingAnswer:
-        config, vector = model.live.config, await vector_of(model.live, request)
-        return self._rank(model, await self._choose(model, request), vector, request, config, warning)
+        config, before = model.live.config, warnings.first
+        warnings.first = before or await self._warning(model, request)
+        vector = await vector_of(model.live, request, warnings)
+        warning = None if before else warnings.first
+        try:
+            return self._rank(model, await self._choose(model, request), vector, request, config, warning)
+        except AboundError:
+            warnings.first = before  # its answer has no warning: the next one has
+            raise
 
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
         """Return the version to rank by; None: the index."""
@@ -394,8 +392,10 @@ def unknown_in(live: LiveModel, request: ClassifyRequest) -> list[tuple[str, str
     """Return the labels of ``include`` and ``exclude`` that the model does not know, each with the field."""
     if request.include is None and request.exclude is None:
         return []
-    chosen = ("include", request.include or ()), ("exclude", request.exclude or ())
-    return [(field, label) for field, labels in chosen for label in labels if live.find(label) < 0]
+    chosen = ("include", request.include), ("exclude", request.exclude)
+    return [
+        (field, label) for field, labels in chosen for label in live.vectorizer.labels(labels) if live.find(label) < 0
+    ]
 
 
 def _add_facts(live: LiveModel, request: ClassifyRequest, labels: list[ScoredLabel]) -> None:
@@ -408,7 +408,10 @@ def _add_facts(live: LiveModel, request: ClassifyRequest, labels: list[ScoredLab
 def ranking_request(
     model: ReplicatedModel, loaded: LoadedVersion, vector: bytes, request: ClassifyRequest
 ) -> RankingRequest:
-    include, exclude = map(model.live.with_those_below, (request.include, request.exclude))
+    # Labels of a version that was fitted for a model are in the same form as the model's.
+    labels, below = model.live.vectorizer.labels, model.live.with_those_below
+    include = None if request.include is None else below(labels(request.include))
+    exclude = below(labels(request.exclude))
     if not request.zero_shot:
         unlearned = model.live.unlearned()
         exclude = unlearned.union(exclude) if exclude else unlearned

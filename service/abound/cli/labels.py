@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,7 +35,11 @@ from abound.cli.skos import format_of as skos_format
 from abound_core.errors import Malformed
 from abound_core.instances.read_options import DIALECT, ReadOptions
 
-BATCH = 500  # labels of one request
+if TYPE_CHECKING:
+    from abound.client import Client
+
+BATCH = 500  # labels of one request to register
+PAGE = 10_000  # labels of one answer
 MOST_CHANGES = 1_000_000  # of a file
 FIELDS = ("label", "name", "description", "parent")  # in a table, all other columns are metadata
 
@@ -56,6 +61,9 @@ def list_labels(
         Literal["first", "count", "name", "R@1"], typer.Option("--sort", help="Order of the labels.")
     ] = "first",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of labels.")] = 100,
+    similar: Annotated[
+        bool, typer.Option("--similar", help="Only pairs that differ in case, accents or spaces only.")
+    ] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -70,6 +78,13 @@ def list_labels(
         return
 
     with Client(url, key=key) as client:
+        if similar:
+            pairs = _similar(client, model)
+            if as_json:
+                print_json({"similar": pairs})
+            else:
+                print_rows(("label", "similar"), pairs, whole=("label", "similar"))
+            return
         answer = client.labels(model, prefix=prefix, contains=contains, sort=sort, limit=limit)
     if as_json:
         print_json(answer)
@@ -85,6 +100,24 @@ def list_labels(
     print_rows(columns, rows, whole=("label",))
     if answer["total"] > len(rows):
         typer.echo(f"{len(rows):,} of {counted(answer['total'], 'label')}", err=True)
+
+
+def _similar(client: Client, model: str) -> list[tuple[str, ...]]:
+    """Return each label with the first one that equals it but for case, accents and spaces."""
+    from abound_core.instances.names import normalized
+
+    first: dict[str, str] = {}
+    pairs: list[tuple[str, ...]] = []
+    for offset in itertools.count(0, PAGE):
+        labels = client.labels(model, limit=PAGE, offset=offset)["labels"]
+        for label in labels:
+            letters = unicodedata.normalize("NFKD", normalized(label).casefold())
+            same = "".join([one for one in letters if not (one.isspace() or unicodedata.combining(one))])
+            if first.setdefault(same, label) != label:
+                pairs.append((first[same], label))
+        if len(labels) < PAGE:
+            return pairs
+    return pairs
 
 
 def _change(changes: list[dict[str, Any]], model: str, url: str, key: str | None, dry_run: bool, as_json: bool) -> None:

@@ -51,6 +51,7 @@ from abound_core.config import ModelConfig
 from abound_core.instances import text_encoder
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.dense_vector import quantize
+from abound_core.instances.names import label_text, normalized
 from abound_core.instances.read_options import ReadOptions
 from abound_core.instances.record import is_empty, pack_labels
 from abound_core.instances.tables import LABEL_COLUMNS, read_batches, read_records
@@ -290,7 +291,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             columns = (rows.indices[at:end].tolist() for at, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True))
             labels = [[str(column) for column in row] for row in columns]
         else:
-            labels = [[str(one)] for one in self._add_classes(y).tolist()]
+            labels = [[label_text(one)] for one in self._add_classes(y).tolist()]
         for _ in range(passes):
             taken = zip(self._rows(X), labels, weights, strict=True)
             self._backend.learn(
@@ -315,13 +316,14 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _set_classes(self, classes: npt.NDArray[Any]) -> None:
         """Set the classes, and the column of each label; ``_known`` has both, for threads that predict meanwhile."""
         self.classes_ = classes
-        self._known = classes, {str(one): place for place, one in enumerate(classes.tolist())}
+        places = {label_text(one): place for place, one in enumerate(classes.tolist())}
+        self._known = classes, {normalized(label): place for label, place in places.items()} | places
 
     def _are_known(self, given: npt.NDArray[Any]) -> bool:
         """Return whether all are in ``classes_``. Labels are compared, and for object arrays the values as well."""
         values = given.ravel().tolist()
         _, columns = self._known
-        places = [columns[str(one)] for one in values if str(one) in columns]
+        places = [columns[label_text(one)] for one in values if label_text(one) in columns]
         if len(places) < len(values):
             return False
         return given.dtype.kind != "O" or bool(self.classes_[places].tolist() == values)
@@ -543,7 +545,7 @@ class InProcessBackend:
         while batch := list(islice(at_hand, LEARN_BATCH)):
             with self._lock:
                 records = [
-                    vector + pack_labels(labels, DATASET_LIMITS, weight=weight)
+                    vector + pack_labels(self._live.vectorizer.labels(labels), DATASET_LIMITS, weight=weight)
                     for row, labels, weight in batch
                     if not is_empty(vector := self._vector(row))
                 ]

@@ -246,7 +246,7 @@ def classify_encoder(options: ClassifyOptions) -> Callable[[str | InputInstance 
 
     def encode(instance: str | InputInstance | Fields) -> bytes:
         given = {"text": instance} if isinstance(instance, str) else instance
-        return _joined(client_requests.encode(_struct(given, InputInstance)), added)
+        return _joined(client_requests.encode_document(_struct(given, InputInstance)), added)
 
     return encode
 
@@ -257,9 +257,7 @@ def learn_encoder(keyed: bool) -> Callable[[Labelled | Fields], bytes]:
 
     def encode(given: Any) -> bytes:
         instance = _struct(given, Labelled)
-        if instance.weight != 1.0:
-            client_requests.encode_document({"weight": instance.weight})  # raises Refused
-        line = client_requests.encode(instance)
+        line = client_requests.encode_document(instance)
         if not keyed or instance.key is not None:
             return line
         return _joined(line, b'{"key":"%b:%d"}' % (prefix, next(numbers)))

@@ -60,7 +60,7 @@ def counts(
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
     """Return the counts of a file. Raise TooLarge, or Malformed, whose message begins with ``line <number>``."""
-    vectorize = Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize
+    vectorizer = Vectorizer(ModelConfig(), DATASET_LIMITS)
     features, ids = (
         Vocabulary((secrets.randbits(64), secrets.randbits(64))),
         np.empty(DATASET_LIMITS.max_features, np.int32),
@@ -70,19 +70,19 @@ def counts(
     try:
         for instance in read_file(str(path), progress, plain_bytes, options=options):
             try:
-                if instance.labels:
-                    pack_labels(instance.labels, DATASET_LIMITS)
+                if given := vectorizer.labels(instance.labels):
+                    pack_labels(given, DATASET_LIMITS)
                 dense = instance.dense
                 if dense is not None and len(dense) != (dimension := dimension or len(dense)):
                     raise InvalidInstance(f"{len(dense)} numbers; the first vector of the file has {dimension}", FIELD)
-                vector = without_dense(vectorize(instance.features, instance.text, dense))
+                vector = without_dense(vectorizer.vectorize(instance.features, instance.text, dense))
             except InvalidInstance as error:
                 field = options.vector if error.field == FIELD and options.vector else error.field
                 raise Malformed(f"line {instance.line}: {field}: {error}") from error
             active = int.from_bytes(vector[:4], "little")
             features.make_room(active, len(vector) - 4 - 6 * active)
             intern_vector(features.arrays, vector, 0, ids[:active])
-            labels = set(instance.labels)
+            labels = set(given)
             named += sum(NAME_COST + len(label.encode()) for label in labels - known)
             known |= labels
             if named + features.n_bytes > name_bytes:

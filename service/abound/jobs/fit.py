@@ -285,8 +285,8 @@ def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progr
             yield instance
 
     try:
-        vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
-        return gather.gather(instances(), vectorize, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
+        vectorizer = Vectorizer(config, DATASET_LIMITS)
+        return gather.gather(instances(), vectorizer, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 

@@ -32,7 +32,7 @@ class RankingRequest(NamedTuple):
     renamed: Renamed  # since the version was fitted
 
     def can_batch_with(self, other: RankingRequest) -> bool:
-        alike = self.include is other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
+        alike = self.include == other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
         same = self.loaded is other.loaded and self.renamed is other.renamed
         return alike and same and self.k == other.k
 

@@ -72,7 +72,7 @@ def test_json_lines():
         (b"[]", "line 1: not an instance in JSON"),
         (b'{"labels": ["a"]}', "line 1: an instance needs text, features or a vector"),
         (b'{"features": null}', "line 1: an instance needs text, features or a vector"),
-        (b'{"text": "a", "labels": [1.5]}', "labels"),
+        (b'{"text": "a", "labels": [true]}', "labels"),
         (b'{"features": {"\xff": 1}}', "line 1: not UTF-8; name the encoding of the file"),
         (b'{"text": "a", "features": {"a": %b}}' % NESTED, "line 1: not an instance in JSON: it is nested too deeply"),
         (b'{"text": "a", "passed over": %b}' % NESTED, "line 1: not an instance in JSON: it is nested too deeply"),

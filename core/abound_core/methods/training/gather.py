@@ -13,7 +13,7 @@ from scipy import sparse
 
 from abound_core.errors import InvalidInstance, Malformed
 from abound_core.instances.codes_kernels import WINNERS
-from abound_core.instances.data_formats import Dataset, DatasetInstance, Vectorize
+from abound_core.instances.data_formats import Dataset, DatasetInstance
 from abound_core.instances.record import (
     add_dense,
     details_of,
@@ -23,6 +23,7 @@ from abound_core.instances.record import (
     unpack_labels,
     without_dense,
 )
+from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary import Vocabulary
 from abound_core.instances.vocabulary_kernels import find_vector, intern_vector
 from abound_core.limits import DATASET_LIMITS, Limits
@@ -183,7 +184,7 @@ class MatrixBuilder:
 
 def gather(
     instances: Iterable[DatasetInstance],
-    vectorize: Vectorize,
+    vectorizer: Vectorizer,
     limits: Limits,
     secret: tuple[int, int],
     like: Matrices | None = None,
@@ -195,13 +196,14 @@ def gather(
     """
     gathering = MatrixBuilder(secret, like, dense_bytes)
     for instance in instances:
+        labels = vectorizer.labels(instance.labels)
         try:
-            if instance.labels:
-                pack_labels(instance.labels, limits)
-            vector = vectorize(instance.features, instance.text, instance.dense)
+            if labels:
+                pack_labels(labels, limits)
+            vector = vectorizer.vectorize(instance.features, instance.text, instance.dense)
         except InvalidInstance as error:
             raise Malformed(f"{instance.location}: {error.field}: {error}") from error
-        gathering.add(vector, instance.labels, text=instance.text is not None)
+        gathering.add(vector, labels, text=instance.text is not None)
     return gathering.matrices()
 
 

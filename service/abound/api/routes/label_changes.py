@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from msgspec import structs
 from pydantic import Field
 
 from abound.api.decoding import convert, in_thread
@@ -119,7 +120,16 @@ class LabelChanger:
         if done is not None:
             return _answer(0, done)
         await parts.rates.admit(self._grant, len(changes), None, learns=True)
-        plan, made = await self._plan(changes, places)
+        names = model.live.vectorizer.labels  # they have the form in which labels are learned
+        named = [
+            structs.replace(
+                one,
+                name="".join(names([one.name])),
+                to="".join(names([one.to])) if isinstance(one.to, str) else names(one.to),
+            )
+            for one in changes
+        ]
+        plan, made = await self._plan(named, places)
         if dry_run:
             return _answer(len(made), None, await self._effects())
         if not made:

@@ -39,7 +39,7 @@ from abound_core.errors import InvalidInstance, UnknownLabel
 from abound_core.instances.codes_kernels import PREFIX
 from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
 from abound_core.limits import MAX_DETAILS_BYTES
-from abound_core.model.label_details import words_of
+from abound_core.model.label_details import with_other_number, words_of
 from abound_core.model.label_features import weights_to
 from abound_core.model.label_tree import MAX_PATH
 from abound_core.model.live_model import LiveModel
@@ -193,23 +193,25 @@ async def put_labels(
         raise InvalidInstance(f"labels: a request has at most {most}, not {len(asked.labels)}", "labels")
     known = parts.replica.models.trusted(model)
     await parts.rates.admit(grant, len(asked.labels), asked.source, learns=True)
-    config, pace, seen = known.live.config, TimeSlice(), set()
+    config, pace = known.live.config, TimeSlice()
+    parents: dict[str, str | None] = {}
     room = ByteBudget(parts.replica.params.log.request_bytes)
     records = []
-    await _check_parents(known.live, {one.label: one.parent for one in asked.labels})
     with parts.learning.track_new_classes(known) as new:
         for at, one in enumerate(asked.labels):
             try:
-                if one.label in seen:
+                [label, *above] = known.live.vectorizer.labels((one.label, one.parent))
+                if label in parents:
                     raise InvalidInstance("label comes twice", "label")
-                seen.add(one.label)
-                records.append(_record(known.live, one, asked.learn))
-                new.check([one.label, one.parent] if one.parent else [one.label])
+                parents[label] = above[0] if above else None
+                records.append(_record(known.live, label, parents[label], one, asked.learn))
+                new.check([label, *above])
             except InvalidInstance as error:
                 raise error.inside(f"labels[{at}]") from None
             room.reserve(len(records[-1]))
             if pace.due():
                 await pace.pause()
+        await _check_parents(known.live, parents)
         draft = LearnDraft(b"".join(records), len(records), source=asked.source)
         [done] = await parts.learning.append(known, config, [draft], asked.wait)
     if not done.applied:
@@ -235,25 +237,26 @@ async def _check_parents(live: LiveModel, given: dict[str, str | None]) -> None:
             await pace.pause()
 
 
-def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> bytes:
+def _record(live: LiveModel, label: str, parent: str | None, registration: LabelRegistration, learn: bool) -> bytes:
     """Return the record that registers a label, with the vector of its name and description."""
-    label = registration.label
-    if registration.parent is not None:
+    if parent is not None:
         try:
-            pack_labels([registration.parent], live.limits)
+            pack_labels([parent], live.limits)
         except InvalidInstance as error:
             raise InvalidInstance(f"parent: {error}", "parent") from None
     if _is_nested(registration.metadata):
         raise InvalidInstance(f"metadata has at most {MAX_NESTING} levels of lists and objects", "metadata")
     labels = pack_labels([label], live.limits)
-    found = LabelDetails(registration.name, registration.description, registration.parent, registration.metadata)
+    found = LabelDetails(registration.name, registration.description, parent, registration.metadata)
     details = encoder.encode(found) if found != NO_DETAILS else b""
     if len(details) > MAX_DETAILS_BYTES:
         raise InvalidInstance(
             f"the details of a label have at most {MAX_DETAILS_BYTES} bytes as JSON, not {len(details)}",
             "description" if registration.metadata is None else "metadata",
         )
-    name = registration.name or words_of(label)
+    name, analyzer = registration.name or words_of(label), live.config.analyzer
+    if live.config.normalize and analyzer.kind == "word" and analyzer.stem is None and analyzer.embed is None:
+        name = with_other_number(name)
     text = "\n".join(part for part in (name, registration.description) if part)
     vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
     return add_details(vector + labels, details)
@@ -301,6 +304,7 @@ async def get_label_by_name(
 
 
 async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> LabelAnswer:
+    [label] = live.vectorizer.labels([label])
     class_id = live.find(label)
     if class_id < 0:
         raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")

@@ -31,7 +31,7 @@ class LabelDetails(Struct, omit_defaults=True):
 class LabelRegistration(LabelDetails, forbid_unknown_fields=True, kw_only=True):
     """A label with its details."""
 
-    label: Annotated[str, Meta(min_length=1, max_length=512, examples=["grain"])]
+    label: Annotated[str, Meta(min_length=1, max_length=512, examples=["grain"])] | int | float
 
 
 class RegisterRequest(Struct, forbid_unknown_fields=True, kw_only=True):

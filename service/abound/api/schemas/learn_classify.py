@@ -58,12 +58,13 @@ FEATURES_SCHEMA: dict[str, Any] = {
             {"type": "number"},
             {"type": "string"},
             {"type": "boolean"},
-            {"type": "array", "items": {"type": "string"}},
+            {"type": "array", "items": {"type": ["string", "null"]}},
+            {"type": "null"},
         ]
     },
     "examples": [{"wheat": 0.4, "price": 3, "country": "FI", "tags": ["a", "b"], "urgent": True}],
     "description": "A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a "
-    "list is several of these, true is the value 1, false is ignored.",
+    "list is several of these, true is the value 1; false, null and an empty string are absent.",
 }
 TEXT = (
     "Text, split by the model's analyzer, or an object with the texts of named fields. A word that is longer than a "
@@ -76,8 +77,9 @@ VECTOR = (
 )
 
 WARNING = (
-    "Only if the model ignores negative numbers of an instance, or does not know a label of `include` or `exclude`; "
-    "names those of the first such instance. With NDJSON, only in the answer to the first such line of a request."
+    "Only if the model ignores negative numbers of an instance, uses only the most frequent terms of its text, or does "
+    "not know a label of `include` or `exclude`. With a batch it is about the first such instance. With NDJSON, only "
+    "in the answer to the first such line of a request."
 )
 
 LABELS = "The true labels, at most 100; at least one unless `rejected` or `ignored` has one, or `none` is true."
@@ -94,14 +96,15 @@ Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "repli
 Features = Annotated[Raw, Meta(extra_json_schema=FEATURES_SCHEMA)]
 FIELDS_SCHEMA = {"maxProperties": MAX_FIELDS, "propertyNames": {"minLength": 1, "maxLength": MAX_FIELD_NAME}}
 Text = Annotated[
-    str | Annotated[dict[str, str], Meta(extra_json_schema=FIELDS_SCHEMA)],
+    str | Annotated[dict[str, str | None], Meta(extra_json_schema=FIELDS_SCHEMA)],
     Meta(description=TEXT, examples=["wheat prices rise", {"title": "wheat prices", "body": "they rise"}]),
 ]
 Warned = Annotated[str, Meta(description=WARNING)] | None
-Chosen = Annotated[list[str], Meta(max_length=MAX_CHOSEN)]
-Labels = Annotated[list[str], Meta(description=LABELS, examples=[["grain"]])]
-Rejected = Annotated[list[str], Meta(description=REJECTED, examples=[["crude"]])]
-Ignored = Annotated[list[str], Meta(description=IGNORED, examples=[["trade"]])]
+Label = str | int | float | None
+Chosen = Annotated[list[Label], Meta(max_length=MAX_CHOSEN)]
+Labels = Annotated[list[Label], Meta(description=LABELS, examples=[["grain"]])]
+Rejected = Annotated[list[Label], Meta(description=REJECTED, examples=[["crude"]])]
+Ignored = Annotated[list[Label], Meta(description=IGNORED, examples=[["trade"]])]
 Weight = Annotated[float, Meta(gt=0, le=MAX_WEIGHT, description=WEIGHT, examples=[1.0])]
 
 
