@@ -21,6 +21,18 @@ def test_evaluate_gives_the_promised_object(run: Run, train: Path, test: Path) -
     assert ran.json["seconds"].keys() >= {"fit", "rank"}
 
 
+def test_evaluate_shows_what_a_model_would_decide(run: Run, train: Path, test: Path) -> None:
+    ran = run("evaluate", "--train", train, "--test", test, "--set", "update=sls", "--decide", 0.93, "--json")
+    rows = ran.json["decisions"]
+    assert [row["target"] for row in rows] == [0.8, 0.9, 0.93, 0.95, 0.98, 0.99]
+    assert [sum(row[name] for name in ("answer", "defer", "none")) for row in rows] == pytest.approx([1.0] * 6)
+    answers = [row["answer"] for row in rows]
+    assert answers == sorted(answers, reverse=True)
+    assert rows[2]["agreement"] > 0.9
+    told = run("evaluate", "--train", train, "--test", test, "--decide", 0.9)
+    assert "agreement" in told.out
+
+
 @pytest.mark.parametrize("method", [[], ["--method", "frequency"]], ids=["index", "batch"])
 def test_evaluate_warns_once_of_numbers_that_are_ignored(run: Run, tmp_path: Path, method: list[str]) -> None:
     def written(name: str, *features: str) -> Path:
@@ -51,6 +63,8 @@ def test_evaluate_warns_once_of_numbers_that_are_ignored(run: Run, tmp_path: Pat
         (["--propensity-b", "0"], "b > 0"),
         (["--hide-labels", "0.5"], "batch methods only"),
         (["--method", "swnn", "--passes", "2"], "for ff only"),
+        (["--method", "swnn", "--decide", "0.9"], "for ff only"),
+        (["--decide", "0.1"], "decide.agreement must be"),
         (["--method", "swnn", "--set", "S=0"], "S must be"),
         (["--method", "swnn", "--set", "margin=1"], "margin is not a parameter of swnn"),
         (["--method", "swnn", "--set", "params=auto", "--set", "S=3"], "params can only be auto"),

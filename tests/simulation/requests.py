@@ -72,6 +72,8 @@ def record_of(event: int) -> bytes:
         return add_details(vector_of(event) + pack_labels(labels[:1], Limits()), b'{"name":"Label %d"}' % event)
     if event % 9 == 4:
         return vector_of(event) + pack_labels([], Limits(), [other], weight=0.5)
+    if event % 9 == 5:
+        return vector_of(event) + pack_labels([], Limits(), none=True)
     if event % 9 == 7:
         return vector_of(event) + pack_labels(labels, Limits(), [other], [f"l{(event + 2) % 7}"], 3.0)
     return vector_of(event) + pack_labels(labels, Limits())

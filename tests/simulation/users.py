@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from abound.replica.replica import Replica
-from abound_core.config import ModelConfig
+from abound_core.config import DecideConfig, ModelConfig
 from abound_core.errors import (
     Conflict,
     InvalidInstance,
@@ -38,7 +38,7 @@ from tests.simulation.server import Store
 
 PATIENCE = 2.5
 ATTEMPTS = 4
-CREATED = {"news": ModelConfig(update="sls", implicit=0.1), "mail": ModelConfig(update="sls", calibrate=True)}
+CREATED = {"news": ModelConfig(update="sls", implicit=0.1), "mail": ModelConfig(update="sls", decide=DecideConfig())}
 """Models that somebody creates, beside the one that is always there."""
 
 

@@ -12,10 +12,13 @@ from abound_core.config import ModelConfig
 from abound_core.instances.data_formats import Dataset
 from abound_core.measures import Ints, LabelSets, Propensity, Rankings, evaluate
 from abound_core.model.calibration import binned, reliability_of
+from abound_core.model.decisions import NAMES
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.numba.top_k import N_BEST
 from abound_core.types import Ranking
+
+TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99)  # agreement, for which decisions are measured
 
 CHUNK = 1000  # instances between two progress reports
 
@@ -127,6 +130,27 @@ def measure_calibration(live: LiveModel, test: Dataset, ranked: RankedDataset) -
         right, wanted = np.count_nonzero(outcomes[kept]), np.count_nonzero(kept) + len(labels)
         figures[name] = reliability_of(binned(said, outcomes)) | {"F1": 2 * right / wanted if wanted else None}
     return {name: {key: value for key, value in one.items() if key != "bins"} for name, one in figures.items()}
+
+
+def measure_decisions(live: LiveModel, test: Dataset) -> list[dict[str, Any]]:
+    """Return what a model that decides makes of a data set, for some targets: shares, and agreement of the answers."""
+    assert live.config.decide is not None
+    ids = _label_ids(live, test.names)
+    true = [
+        {ids[test.names[label]] for label in labels.tolist()}
+        for labels in np.split(test.labels.ids, test.labels.starts[1:-1])
+    ]
+    rows: list[dict[str, Any]] = []
+    for target in sorted({*TARGETS, live.config.decide.agreement}):
+        counts, applied, right = dict.fromkeys(NAMES, 0), 0, 0
+        for vector, own in zip(test.vectors, true, strict=True):
+            found = live.decide(vector, 1, agreement=target)
+            counts[found.decision] += 1
+            applied += len(found.applied.class_ids)
+            right += len(own.intersection(found.applied.class_ids.tolist()))
+        shares = {name: n / len(test) for name, n in counts.items()}
+        rows.append({"target": target, **shares, "agreement": right / applied if applied else None})
+    return rows
 
 
 def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[int]) -> None:

@@ -208,6 +208,8 @@ def with_labels(payload: bytes, at: int, shape: RecordShape, name_of: Callable[[
 
     ``name_of`` returns None for a label to leave out.
     """
+    if shape.n_labels == 0:  # no label fits
+        return payload[at : shape.end]
     labels_at = shape.label_lengths_at - 4
     *kinds, weight = unpack_feedback(payload, labels_at)
     taken: set[str] = set()

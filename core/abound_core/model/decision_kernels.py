@@ -153,6 +153,17 @@ def decide(decisions, plain, estimates, n, target, applied):
 
 
 @inlined
+def leave_out(retired, ids, scores):
+    """Leave retired classes out of a ranking, in place; return how many are left."""
+    kept = 0
+    for i in range(len(ids)):
+        if ids[i] >= len(retired) or retired[ids[i]] == 0:
+            ids[kept], scores[kept] = ids[i], scores[i]
+            kept += 1
+    return kept
+
+
+@inlined
 def n_judged(decisions, n):
     """Return how many of the best labels can be applied: one, or more once instances have several labels."""
     return min(n, N_BEST if decisions.sets[TRUE_LABELS] > 0.01 else 1)
@@ -185,7 +196,7 @@ def judge(decisions, calibration, audited, ids, scores, n, plain, class_ids, n_t
     calibration : CalibrationArrays
     audited : bool
     ids, scores, n
-        The best ``n`` classes of the answer.
+        The best ``n`` classes. Those that are retired are left out of the answer.
     plain : float
         The index's best score.
     class_ids : int32 array
@@ -193,8 +204,11 @@ def judge(decisions, calibration, audited, ids, scores, n, plain, class_ids, n_t
     """
     params, sets, outcomes, totals = decisions.params, decisions.sets, decisions.outcomes, decisions.totals
     estimates, applied, true = np.zeros(N_BEST), np.zeros(N_BEST, np.bool_), np.zeros(N_BEST, np.bool_)
+    best_ids, best_scores = ids[: min(n, 2)], scores[: min(n, 2)]
+    ids, scores = ids[:n].copy(), scores[:n].copy()
+    n = leave_out(decisions.retired, ids, scores)
     n_best = min(n, N_BEST)
-    estimate(calibration, ids[:n_best], scores[:n_best], ids[: min(n, 2)], scores[: min(n, 2)], estimates)
+    estimate(calibration, ids[:n_best], scores[:n_best], best_ids, best_scores, estimates)
     decision = decide(decisions, plain, estimates, n, params[AGREEMENT], applied)
     if decision == ANSWER and not audited:
         return

@@ -1,7 +1,7 @@
 """Decisions of a model with ``decide``: their state, fixed in size, and its figures.
 
-``abound_core/model/decision_kernels.py`` has the rules. No class number is part of the state, so that labels may be
-merged or retired.
+``abound_core/model/decision_kernels.py`` has the rules. No class number is part of the state, so labels that are
+renamed, merged, split or retired leave it as it is: what the change is worth, the next events show.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class DecisionArrays(NamedTuple):
     # shape (NEWEST,); ring buffer: the decision | labels of an audited answer << 2 | right ones << 5
     newest: npt.NDArray[np.uint8]
     plain: Floats  # shape (1,); the index's best score for the instance that is answered; not part of the state
+    # shape (n,); 1 for each of the first n classes that is retired; not part of the state
+    retired: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 
 
 class Decisions:
@@ -70,7 +72,7 @@ class Decisions:
         """
         if not self.on:
             return None
-        params, outcomes, scores, sets, totals, newest, _ = self.arrays
+        params, outcomes, scores, sets, totals, newest = self.arrays[:6]
         n, curve = int(totals[: kernels.LABELS].sum()), np.empty((kernels.N_BINS, 3))
         codes = newest[:n].astype(np.int64)
         recent = np.append(np.bincount(codes & 3, minlength=3), [(codes >> 2 & 7).sum(), (codes >> 5).sum()])

@@ -434,7 +434,8 @@ class LiveModel(ModelState):
             )
 
     def _bind(self) -> None:
-        parts = (self.calibration.arrays, self.reranker.arrays, self.decisions.arrays)
+        decisions = self.decisions.arrays._replace(retired=self.changes.retired)
+        parts = self.calibration.arrays, self.reranker.arrays, decisions
         self._held = ModelHandle(self._arrays(), self._scratch, *parts)
 
     def _arrays(self) -> LiveArrays:

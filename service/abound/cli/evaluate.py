@@ -69,6 +69,10 @@ def evaluate(
         Path | None,
         typer.Option("--hierarchy", metavar="FILE", help="Lines of a label or class, a tab and its parent class."),
     ] = None,
+    decide: Annotated[
+        float | None,
+        typer.Option("--decide", metavar="AGREEMENT", help="Show what the live index answers without a person."),
+    ] = None,
     dry_run: DryRun = False,
     yes: Misread = False,
     as_json: AsJson = False,
@@ -86,10 +90,14 @@ def evaluate(
     if method == LIVE_METHOD:
         if hide_labels:
             raise typer.BadParameter("labels can be hidden from batch methods only", param_hint="--hide-labels")
+        if decide is not None:  # every label of the training files is known: all of them count
+            assignments = [*(assignments or []), f"decide.agreement={decide}", "decide.audit=1"]
         result = _evaluate_live(train_rows, test_rows, assignments, passes, shuffle, propensity, seed)
     else:
-        if passes != 1 or shuffle is not None:
-            raise typer.BadParameter(f"--passes and --shuffle are for {LIVE_METHOD} only", param_hint="--passes")
+        if passes != 1 or shuffle is not None or decide is not None:
+            raise typer.BadParameter(
+                f"--passes, --shuffle and --decide are for {LIVE_METHOD} only", param_hint="--passes"
+            )
         others: dict[str, Any] = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth}
         others["hierarchy"] = () if hierarchy is None else _read_hierarchy(hierarchy)
         result = _evaluate_batch(train_rows, test_rows, method, assignments, others, propensity)
@@ -263,6 +271,11 @@ def _show(result: dict[str, Any]) -> None:
     for name, values in result.get("calibration", {}).items():
         said = ", ".join(f"{key} {format_value(values[key])}" for key in ("error", "brier", "F1") if key in values)
         console.print(f"{PROBABILITIES[name]:<28} {said}", markup=False)
+    if "decisions" in result:
+        table = Table(*result["decisions"][0], box=None, padding=(0, 2, 0, 0))
+        for row in result["decisions"]:
+            table.add_row(*map(format_value, row.values()))
+        console.print(table)
     instances, seconds = result["instances"], result["seconds"]
     console.print(f"train      {instances['train']:,} instances, {result['learned']:,} learned")
     console.print(f"test       {instances['test']:,} instances")

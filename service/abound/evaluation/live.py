@@ -11,7 +11,7 @@ import numpy as np
 
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance
-from abound_core.evaluation.evaluate import Progress, fit, measure, measure_calibration, rank
+from abound_core.evaluation.evaluate import Progress, fit, measure, measure_calibration, measure_decisions, rank
 from abound_core.instances.data_formats import DatasetInstance, vectorize_all
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
@@ -41,7 +41,8 @@ def evaluate(
     - ``instances``: the numbers of instances in the files;
     - ``learned``: the number of training instances with labels and active features;
     - ``digest``: after one pass, equal to that of a service that learned the same instances in order;
-    - ``calibration``, for a calibrated model: see ``abound_core.evaluation.evaluate.measure_calibration``.
+    - ``calibration``, for a calibrated model: see ``abound_core.evaluation.evaluate.measure_calibration``;
+    - ``decisions``, for a model that decides: see ``measure_decisions`` there.
     """
     clock = time.perf_counter
     started = clock()
@@ -65,6 +66,7 @@ def evaluate(
     ranked = rank(live, test, progress=progress)
     done = clock()
     calibration = {"calibration": measure_calibration(live, test, ranked)} if config.calibrate else {}
+    decisions = {"decisions": measure_decisions(live, test)} if config.decide is not None and len(test) else {}
     return {
         "metrics": measure(live, train, test, ranked, propensity or Propensity()),
         "connections": live.index.n_connections,
@@ -77,4 +79,5 @@ def evaluate(
         "classes": live.n_classes,
         "digest": live.digest(),
         **calibration,
+        **decisions,
     }

@@ -8,12 +8,13 @@ import pytest
 
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, InvalidInstance
-from abound_core.instances.record import Record, add_details, pack_labels, unpack
+from abound_core.instances.record import Record, add_details, pack_change, pack_labels, unpack
 from abound_core.instances.siphash_kernels import siphash13
 from abound_core.limits import Limits
 from abound_core.model.decision_kernels import DEFERRED, HELD, REACHED, THETA, TRUE_LABELS
 from abound_core.model.decisions import NAMES
 from abound_core.model.entry_application import Unit
+from abound_core.model.label_changes import ChangeRequest, LabelChange, encode
 from abound_core.model.live_model import LiveModel
 from tests.core.model.test_reranker import Instance, vector_of
 from tests.core.model.test_reranker import stream as clean_stream
@@ -57,6 +58,10 @@ def learn(model: LiveModel, instances: list[Instance], slices: int = 1000) -> No
         applying.step(slices)
 
 
+def change(model: LiveModel, asked: LabelChange) -> None:
+    model.begin(pack_change(encode(ChangeRequest([asked]))), 1, [Unit(1)]).finish()
+
+
 def is_audited(vector: bytes) -> bool:
     key = [np.uint64(int.from_bytes(part, "big")) for part in (b"audit...", b"..abound")]
     hashed = int(siphash13(*key, np.frombuffer(vector + bytes(8), np.uint8), 0, len(vector)))
@@ -68,7 +73,12 @@ def test_decides_and_learns_as_the_oracle_does_bit_for_bit(name):
     config, shape = CASES[name]
     decide, decisions = DECIDE | {"agreement": 0.6 if "n_labels" in shape else 0.8}, set()
     model, oracle = model_of(**config, decide=decide), Oracle(**decide, is_audited=is_audited)
-    for words, q, labels in stream(500, 1, **shape):
+    for at, (words, q, labels) in enumerate(stream(500, 1, **shape)):
+        if at == 350:
+            change(model, LabelChange("retire", "c1"))
+        if at >= 350 and labels == ["c1"]:  # nothing is learned of it
+            learn(model, [(words, q, labels)])
+            continue
         vector = vector_of(words, q)
         ranking = model.rank_estimated(vector, 50)
         plain = model.decisions.arrays.plain[0]
@@ -80,7 +90,8 @@ def test_decides_and_learns_as_the_oracle_does_bit_for_bit(name):
         assert found.audit == (decision != "defer" and is_audited(vector))
         assert found.applied.class_ids.tolist() == applied
         assert found.ranking.class_ids.tolist() == [one[0] for one in ranked]
-        oracle.learn(vector, ranked, plain, [model.labels.find(label.encode()) for label in labels])
+        left = [model.labels.find(label.encode()) for label in labels if at < 350 or label != "c1"]
+        oracle.learn(vector, ranked, plain, left)
         learn(model, [(words, q, labels)])
     state = model.decisions.arrays
     assert decisions == set(NAMES)
@@ -119,6 +130,27 @@ def test_deciding_changes_nothing_else_that_is_learned(name):
     for part, array in plain.to_arrays().items():
         np.testing.assert_array_equal(array, theirs.pop(part), err_msg=part)
     assert {part.split("/")[0] for part in theirs} == {"calibration", "decisions"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_changes_of_labels_leave_the_decisions_as_they_are(name):
+    config, shape = CASES[name]
+    model = model_of(**config)
+    learn(model, stream(200, 10, **shape))
+    before = model.decisions.digest_bytes()
+    for asked in (
+        LabelChange("rename", "c0", "new"),
+        LabelChange("merge", "c1", "c2"),
+        LabelChange("retire", "c3"),
+        LabelChange("split", "c4", ["a", "b"]),
+    ):
+        change(model, asked)
+    assert model.decisions.digest_bytes() == before
+    restored = LiveModel.from_arrays(model.meta(), model.to_arrays(), (5, 6))
+    for one in (model, restored):
+        learn(one, stream(200, 11, **shape))
+    assert model.digest() == restored.digest()
+    assert model.decisions.digest_bytes() != before
 
 
 def test_it_begins_and_ends_with_the_setting_and_keeps_its_state_when_a_target_changes():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound_core.config import ModelConfig
+from abound_core.config import DecideConfig, ModelConfig
 from abound_core.errors import AboundError
 from abound_core.instances.record import (
     add_dense,
@@ -35,6 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "sls": {"update": "sls", "slots": 4},
     "rows": {"update": "sls", "rows": True},
     "calibrated": {"update": "sls", "calibrate": True},
+    "deciding": {"update": "sls", "decide": DecideConfig(audit=0.5)},
 }
 every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
@@ -47,7 +48,8 @@ def model_of(**config: Any) -> LiveModel:
 
 def record(keys: Sequence[str], labels: Sequence[str], rejected: Sequence[str] = (), dense: bytes = b"") -> bytes:
     vector = pack_vector([key.encode() for key in keys], np.full(len(keys), 0.4, np.float32))
-    return (add_dense(vector, dense, 0.1) if dense else vector) + pack_labels(labels, Limits(), rejected)
+    part = pack_labels(labels, Limits(), rejected, none=not (labels or rejected))
+    return (add_dense(vector, dense, 0.1) if dense else vector) + part
 
 
 def change(*changes: LabelChange) -> bytes:
@@ -175,7 +177,7 @@ def test_random_changes_keep_every_bound_and_survive_a_snapshot(config: dict[str
     again = model_of(**config)
     at = 1
     for round_ in range(8):
-        records = [*stream(seed * 100 + round_, 25), change(*random_changes(rng, names))]
+        records = [*stream(seed * 100 + round_, 25), record(["x"], []), change(*random_changes(rng, names))]
         for model in (live, again):
             learn(model, records, at)
         at += 100
@@ -229,7 +231,7 @@ def test_changes_of_one_request_follow_each_other() -> None:
 
 
 def test_a_refit_learns_from_the_beginning_by_present_names() -> None:
-    rows = stream(3, 150)
+    rows = [*stream(3, 150), record(["w2"], [])]
     changes = [merge("l1", into="l0"), change(LabelChange("rename", "l2", "two", False)), record(["w1"], ["l2"])]
     log = [*rows, *changes]
     live = model_of()
