@@ -315,10 +315,16 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
         others |= {"prediction", "instances"} | ({*FEEDBACK, "key"} if field == "instances" else set())
         absent = {other: {"type": "null"} for other in sorted(others - {field}) if other in fields}
         form: dict[str, Any] = {"required": [field], "properties": {field: {"type": kind}} | absent}
-        if "labels" not in fields or field == "instances":
+        if "labels" not in fields:
             forms.append(form)
             continue
-        for label in ("labels", "rejected", "ignored"):
+        form["properties"]["none"] = {"const": False}
+        if field == "instances":
+            forms.append(form)
+            continue
+        empty = {label: {"maxItems": 0} for label in ("labels", "rejected", "ignored")}
+        forms.append({"required": [field, "none"], "properties": form["properties"] | empty | {"none": {"const": True}}})
+        for label in empty:
             some = {label: {"type": "array", "minItems": 1}}
             forms.append({"required": [field, label], "properties": form["properties"] | some})
     return forms
