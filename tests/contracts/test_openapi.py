@@ -133,6 +133,8 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "an instance and a prediction": ("/learn", {"text": "a", "prediction": "p", "labels": ["x"]}),
     "labels of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "labels": ["x"]}),
     "no labels in a batch": ("/learn", {"instances": [{"text": "a"}]}),
+    "none and a label": ("/learn", {"text": "a", "labels": ["x"], "none": True}),
+    "none of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "none": True}),
     "a weight of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "weight": 1}),
     "an instance and a batch": ("/classify", {"text": "a", "instances": [{"text": "a"}]}),
     "a model of a key": ("/keys", {"scopes": ["admin"], "models": ["a b"]}),
@@ -161,6 +163,7 @@ def test_what_a_rule_refuses_breaks_the_document(case: str, service: Served, doc
 
 
 TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "no label fits": ("/learn", {"text": "a", "labels": [], "none": True}),
     "null features and a text": ("/classify", {"features": None, "text": "a"}),
     "no features": ("/classify", {"features": {}}),
     "the largest k": ("/classify", {"text": "a", "k": 1000}),
