@@ -258,8 +258,8 @@ def _show(result: dict[str, Any]) -> None:
         figures = (metrics.get(f"{name}@{k}") for k in (1, 3, 5))
         table.add_row(name, *("" if figure is None else f"{figure:.4f}" for figure in figures))
     console.print(table)
-    figures = f"MRR {metrics['MRR']:.4f}   HR {format_value(metrics['HR'])}   macro R@5 {metrics['macro R@5']:.4f}"
-    console.print(f"{figures}\n", markup=False)
+    line = f"MRR {metrics['MRR']:.4f}   HR {format_value(metrics['HR'])}   macro R@5 {metrics['macro R@5']:.4f}"
+    console.print(f"{line}\n")
     for name, values in result.get("calibration", {}).items():
         said = ", ".join(f"{key} {format_value(values[key])}" for key in ("error", "brier", "F1") if key in values)
         console.print(f"{PROBABILITIES[name]:<28} {said}", markup=False)

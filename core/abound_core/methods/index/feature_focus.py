@@ -2,6 +2,8 @@
 
 Instances have the same order in each pass. The update is FSU; ``update: sls`` and Boolean features exist only in the
 live index.
+
+Not built: class prototypes (section 6.4.3) and the indegrees of classes (6.4.4).
 """
 
 from __future__ import annotations
