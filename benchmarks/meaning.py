@@ -80,10 +80,10 @@ def config_of(way: str, encoder: str) -> ModelConfig:
 
 def read(name: str, data: Path, config: ModelConfig) -> Parts:
     """Return the parts of a set as vectors."""
-    vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
+    vectorizer = Vectorizer(config, DATASET_LIMITS)
     rows = instances(name, data)
     began = time.process_time()
-    train, test = (vectorize_all(part, vectorize, DATASET_LIMITS) for part in rows)
+    train, test = (vectorize_all(part, vectorizer, DATASET_LIMITS) for part in rows)
     return Parts(train, test, (time.process_time() - began) / (len(train) + len(test)) * 1e6)
 
 

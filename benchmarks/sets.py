@@ -19,8 +19,8 @@ import numpy.typing as npt
 from abound.datasets import files
 from abound_core.config import AnalyzerConfig, ModelConfig
 from abound_core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
+from abound_core.instances.read_options import WITHOUT_OTHERS
 from abound_core.instances.record import unpack_vector
-from abound_core.instances.tables import WITHOUT_OTHERS
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
 
@@ -53,7 +53,7 @@ ANALYZERS = {
 
 def read_file(name: str) -> Iterator[DatasetInstance]:
     """Yield the instances of a file. Fields that are no part of an instance, as ids and dates, are left out."""
-    return files.read_file(name, columns=WITHOUT_OTHERS)
+    return files.read_file(name, options=WITHOUT_OTHERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +147,7 @@ def _arrays(name: str, data: Path, analyzer: AnalyzerConfig) -> dict[str, npt.ND
     vectorizer = Vectorizer(ModelConfig(analyzer=analyzer), DATASET_LIMITS)
     for part in ("train", "test"):
         instances = read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))
-        dataset = vectorize_all(instances, vectorizer.vectorize, DATASET_LIMITS)
+        dataset = vectorize_all(instances, vectorizer, DATASET_LIMITS)
         arrays |= {f"{part}_{field}": array for field, array in _rows(dataset, features, labels).items()}
         sizes = sizes or [len(features), len(labels)]
     return arrays | {"sizes": np.array(sizes)}

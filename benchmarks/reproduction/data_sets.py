@@ -153,11 +153,11 @@ def read(source: DataSet, data: Path, *, boolean: bool) -> LoadedDataSet:
         A file cannot be read.
     """
     config = ModelConfig(boolean=boolean, analyzer=AnalyzerConfig(min_length=source.min_length))
-    vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
+    vectorizer = Vectorizer(config, DATASET_LIMITS)
     seen = _Seen()
 
     def held(instances: Iterable[DatasetInstance]) -> Dataset:
-        return vectorize_all(seen.watch(_wanted(source, instances)), vectorize, DATASET_LIMITS)
+        return vectorize_all(seen.watch(_wanted(source, instances)), vectorizer, DATASET_LIMITS)
 
     files = source.files(data)
     parts = [austen.stream()] if files is None else [read_file(str(file)) for file in files]

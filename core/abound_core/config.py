@@ -20,19 +20,27 @@ FIXED_AFTER_LEARNING = (
     "analyzer",
     "negative",
     "numbers",
+    "normalize",
     "leak",
     "memory",
     "codes",
 )
 """Fields that cannot change on a model that has learned, because its state would get another meaning."""
 
-VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers")
+VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers", "normalize")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False}
+BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False}
 """Values of fields that a stored configuration may lack, where the default of new models is another one."""
 
 MAX_COUNT = 2**31 - 1
+
+# fmt: off
+Stemmed = Literal[
+    "ar", "ca", "cs", "da", "de", "el", "en", "eo", "es", "et", "eu", "fa", "fi", "fr", "ga", "hi", "hu", "hy", "id",
+    "it", "lt", "ne", "nl", "no", "pl", "pt", "ro", "ru", "sr", "st", "sv", "ta", "tr", "yi",
+]
+# fmt: on
 
 ROWS = "sls: a small model with many labels keeps a weight for every feature and class, and an intercept per class."
 MAX_CLASSES = (
@@ -41,8 +49,13 @@ MAX_CLASSES = (
 )
 
 NUMBERS = (
-    "Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they "
-    "are (`raw`)."
+    "Numbers beside texts and other features: bounded in size, so that no number outweighs them, with the values of "
+    "few digits as features of their own (`exact`) or without (`scaled`); or as they are (`raw`)."
+)
+
+NORMALIZE = (
+    "Labels, and names and strings of features, are trimmed and get one form of Unicode (NFC, without invisible "
+    "characters, with one kind of space); texts are compared by case folding instead of lower case."
 )
 
 RERANK = (
@@ -119,6 +132,13 @@ class AnalyzerConfig:
     strip_accents: Annotated[bool, Meta(description="Remove accents and other marks from letters.")] = False
     min_length: Annotated[int, Meta(ge=1, le=64, description="Shorter words are ignored.")] = 1
     stop_words: Annotated[Literal["english"] | None, Meta(description="Ignore English stop words.")] = None
+    html: Annotated[
+        bool, Meta(description="Texts are HTML: markup, scripts and styles are removed, the `alt` of images stays.")
+    ] = False
+    stem: Annotated[
+        Stemmed | None,
+        Meta(description="Words: match their forms, by the Snowball stemmer of this language, such as `en`."),
+    ] = None
     embed: Annotated[
         str | None,
         Meta(
@@ -202,7 +222,8 @@ class ModelConfig:
         Literal["ignore", "split"],
         Meta(description="Ignore negative numbers, or make them features of their own."),
     ] = "ignore"
-    numbers: Annotated[Literal["scaled", "raw"], Meta(description=NUMBERS)] = "scaled"
+    numbers: Annotated[Literal["exact", "scaled", "raw"], Meta(description=NUMBERS)] = "exact"
+    normalize: Annotated[bool, Meta(description=NORMALIZE)] = True
     codes: Annotated[
         Literal[4096, 16384],
         Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),

@@ -24,6 +24,10 @@ class Malformed(AboundError):
     """The body does not match its content type."""
 
 
+class Undecodable(Malformed):
+    """A line does not have the encoding of its file; more of them may follow."""
+
+
 class InvalidInstance(AboundError):
     """A field breaks a rule. ``field`` is its path, such as ``features.price`` or ``instances[3].labels``."""
 
@@ -61,7 +65,11 @@ class UnknownVersion(AboundError):
 
 
 class UnknownLabel(AboundError):
-    """The model has never learned this label."""
+    """The model has never learned this label. ``field`` is its place in the request."""
+
+    def __init__(self, detail: str, field: str | None = None) -> None:
+        super().__init__(detail)
+        self.field = field
 
 
 class UnknownPrediction(AboundError):

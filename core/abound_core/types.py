@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Text = str | dict[str, str]
-"""A text, or the texts of named fields, such as ``title`` and ``body``."""
+Text = str | Mapping[str, str | None]
+"""A text, or the texts of named fields, such as ``title`` and ``body``; those of None are absent."""
 
 _OFFSET = re.compile(r"(\d{1,20})-(\d{1,20})\.(\d{1,9})", re.ASCII)
 
@@ -63,3 +64,7 @@ class Ranking(NamedTuple):
     scores: npt.NDArray[np.float64]  # shape (k,)
     # shape (k,), or None; set only for a model that calibrates, when the caller asks for them
     probabilities: npt.NDArray[np.float64] | None = None
+
+    def first(self, k: int) -> Ranking:
+        probabilities = None if self.probabilities is None else self.probabilities[:k]
+        return Ranking(self.class_ids[:k], self.scores[:k], probabilities)

@@ -78,12 +78,13 @@ export interface paths {
         get: operations["get_dataset_datasets__dataset__get"];
         /**
          * Upload a data set
-         * @description Upload JSON lines, a table, svmlight, or the text format of the Extreme Classification repository.
+         * @description Upload JSON lines, a table, svmlight, fastText, Vowpal Wabbit, or Extreme Classification text.
          *
-         *     Tables are CSV and TSV files with a header, and Parquet and Arrow files. A column without a role is a feature; an
-         *     unknown field of JSON lines is an error. Files other than Parquet and Arrow may be compressed with gzip or
-         *     zstandard. The suffix of `filename`, of the name, or the media type gives the format, in this order. An existing
-         *     data set is replaced as a whole. An error names the number of the invalid line and changes nothing.
+         *     Tables are CSV, TSV, Parquet and Arrow files. A column without a role is a feature; an unknown field of JSON lines
+         *     is an error, unless other fields have roles. Files other than Parquet and Arrow may be compressed with gzip or
+         *     zstandard. `format`, the suffix of `filename`, of the name, or the media type gives the format, in this order.
+         *     What the parameters leave out is guessed; `options` of the answer has it. An existing data set is replaced as a
+         *     whole. An error names the number of the invalid line and changes nothing.
          */
         put: operations["put_dataset_datasets__dataset__put"];
         post?: never;
@@ -575,9 +576,7 @@ export interface paths {
         };
         /**
          * The labels of a model
-         * @description List labels in the order in which they were first learned.
-         *
-         *     With `prefix` or `contains` the service scans all labels, in slices.
+         * @description List labels. `prefix` and `contains` look at labels and at their names, without regard to case and accents.
          */
         get: operations["get_labels_models__model__labels_get"];
         /**
@@ -590,6 +589,72 @@ export interface paths {
          */
         put: operations["put_labels_models__model__labels_put"];
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/labels/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The newest changes of labels
+         * @description List the newest 1,000 changes, newest first.
+         */
+        get: operations["get_label_changes_models__model__labels_changes_get"];
+        put?: never;
+        /**
+         * Change labels
+         * @description Make several changes, one after the other: all of them, or none.
+         *
+         *     A split retires a label, and registers others that start with what was learned for it.
+         */
+        post: operations["change_labels_models__model__labels_changes_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/labels/merge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Merge labels into another one
+         * @description Add what was learned for some labels to another one. Their names become aliases of it.
+         */
+        post: operations["merge_labels_models__model__labels_merge_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/labels/rename": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rename a label
+         * @description Give a label another name; what was learned for it stays. The old name becomes an alias.
+         */
+        post: operations["rename_label_models__model__labels_rename_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -612,6 +677,30 @@ export interface paths {
         get: operations["get_label_models__model__labels__label__get"];
         put?: never;
         post?: never;
+        /**
+         * Retire a label
+         * @description Suggest a label no more, and learn nothing for it. What was learned stays, for `revive`.
+         */
+        delete: operations["retire_label_models__model__labels__label__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/labels/{label}/revive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Revive a retired label
+         * @description Suggest and learn a retired label again.
+         */
+        post: operations["revive_label_models__model__labels__label__revive_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -895,6 +984,16 @@ export interface components {
              */
             stop_words: "english" | null;
             /**
+             * Html
+             * @description Texts are HTML: markup, scripts and styles are removed, the `alt` of images stays.
+             */
+            html: boolean;
+            /**
+             * Stem
+             * @description Words: match their forms, by the Snowball stemmer of this language, such as `en`.
+             */
+            stem: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
+            /**
              * Embed
              * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
              */
@@ -1036,6 +1135,40 @@ export interface components {
             challengers: components["schemas"]["ChallengerShape"][];
             /** @description Null until the worker has followed the contest. */
             contest: components["schemas"]["ContestShape"] | null;
+        };
+        /**
+         * ChangedAnswer
+         * @description The offset of the change in the log, or with `dry_run` what it concerns.
+         */
+        ChangedAnswer: {
+            /**
+             * Changed
+             * @description Number of changes that were not made before.
+             */
+            changed: number;
+            /**
+             * Offset
+             * @description Null: nothing changed.
+             */
+            offset: string | null;
+            /**
+             * Durability
+             * @description `log`, `fsync` or `replica`; null: nothing changed.
+             */
+            durability: string | null;
+            /**
+             * Effects
+             * @description With `dry_run`: the label of each change.
+             */
+            effects?: components["schemas"]["EffectShape"][] | null;
+        };
+        /**
+         * ChangesAnswer
+         * @description The newest 1,000 changes, newest first.
+         */
+        ChangesAnswer: {
+            /** Changes */
+            changes: components["schemas"]["ListedChangeShape"][];
         };
         /**
          * ComparedShape
@@ -1188,10 +1321,15 @@ export interface components {
             negative: "ignore" | "split";
             /**
              * Numbers
-             * @description Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they are (`raw`).
+             * @description Numbers beside texts and other features: bounded in size, so that no number outweighs them, with the values of few digits as features of their own (`exact`) or without (`scaled`); or as they are (`raw`).
              * @enum {string}
              */
-            numbers: "scaled" | "raw";
+            numbers: "exact" | "scaled" | "raw";
+            /**
+             * Normalize
+             * @description Labels, and names and strings of features, are trimmed and get one form of Unicode (NFC, without invisible characters, with one kind of space); texts are compared by case folding instead of lower case.
+             */
+            normalize: boolean;
             /**
              * Codes
              * @description sls: number of features for vectors; 16384 for models with 10,000 classes and more.
@@ -1306,6 +1444,13 @@ export interface components {
              * @description Seconds since 1970.
              */
             created: number;
+            /**
+             * Options
+             * @description The options that the file is read with, also those that were guessed.
+             */
+            options: {
+                [key: string]: unknown;
+            };
         };
         /**
          * DatasetsAnswer
@@ -1424,6 +1569,31 @@ export interface components {
              * @description What can be lost and how to prevent it; null when nothing can be lost.
              */
             warning: string | null;
+        };
+        /**
+         * EffectShape
+         * @description A label that a change concerns.
+         */
+        EffectShape: {
+            /** Label */
+            label: string;
+            /** Aliases */
+            aliases: string[];
+            /**
+             * Learned
+             * @description How often it was learned.
+             */
+            learned: number;
+            /**
+             * Connections
+             * @description Its connections to features in the index.
+             */
+            connections: number;
+            /**
+             * Children
+             * @description Number of labels that are registered with it as their parent.
+             */
+            children: number;
         };
         /**
          * FeedbackShape
@@ -1710,10 +1880,37 @@ export interface components {
              */
             total: number;
             details: components["schemas"]["DetailsShape"];
+            /**
+             * Recent
+             * @description Share of the newest 100 times a label was learned that it had been ranked first; null if it is not among the newest 10,000 labels that were learned.
+             */
+            recent: number | null;
+            /**
+             * N Recent
+             * @description Number of times that `recent` covers.
+             */
+            n_recent: number;
+            /**
+             * Confused With
+             * @description Wrong labels that were ranked first in these times, with how often; at most 10, most often first.
+             */
+            confused_with: {
+                [key: string]: number;
+            };
+            /**
+             * Aliases
+             * @description Its other names.
+             */
+            aliases: string[];
+            /**
+             * Retired
+             * @description Whether it is never suggested, and not learned.
+             */
+            retired: boolean;
         };
         /**
          * LabelsAnswer
-         * @description Labels, in the order in which they were first learned.
+         * @description Labels, in the order that was asked for.
          */
         LabelsAnswer: {
             /** Labels */
@@ -1725,9 +1922,14 @@ export interface components {
             learned: number[];
             /**
              * Total
-             * @description Number of labels that start with `prefix` and contain `contains`.
+             * @description Number of labels that begin with `prefix` and contain `contains`.
              */
             total: number;
+            /**
+             * Recent
+             * @description Share of the newest 100 times a label was learned that it had been ranked first; null if it is not among the newest 10,000 labels that were learned.
+             */
+            recent: (number | null)[];
             /**
              * Details
              * @description Details of those of these labels that have some.
@@ -1735,6 +1937,43 @@ export interface components {
             details: {
                 [key: string]: components["schemas"]["DetailsShape"];
             };
+            /**
+             * Retired
+             * @description Those of these labels that are retired; absent: none.
+             * @default []
+             */
+            retired?: string[];
+        };
+        /**
+         * ListedChangeShape
+         * @description A change, and how to undo it.
+         */
+        ListedChangeShape: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "rename" | "merge" | "retire" | "revive" | "split";
+            /**
+             * Alias
+             * @description Whether the old name stays as an alias; if not, it is free.
+             */
+            alias: boolean;
+            /** Offset */
+            offset: string;
+            /** By */
+            by: string | null;
+            /** From */
+            from: string;
+            /** To */
+            to: string | string[] | null;
+            /**
+             * Time
+             * @description Unix time, by the store's clock.
+             */
+            time: number;
+            /** Undo */
+            undo: string;
         };
         /**
          * LiveAnswer
@@ -2219,7 +2458,7 @@ export interface components {
         RowShape: {
             /** Text */
             text: string | {
-                [key: string]: string;
+                [key: string]: string | null;
             } | null;
             /** Features */
             features: {
@@ -2509,7 +2748,7 @@ export interface components {
         /** @description An instance, or a batch of ``instances``, and options of the ranking. */
         ClassifyRequest: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1; false, null and an empty string are absent. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2526,7 +2765,7 @@ export interface components {
             } | null;
             /** @default null */
             text?: (string | {
-                [key: string]: string;
+                [key: string]: string | null;
             }) | null;
             /**
              * @description A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with `update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8.
@@ -2548,9 +2787,14 @@ export interface components {
             /** @default null */
             min_probability?: number | null;
             /** @default null */
-            include?: string[] | null;
+            include?: (string | number | null)[] | null;
             /** @default null */
-            exclude?: string[] | null;
+            exclude?: (string | number | null)[] | null;
+            /**
+             * @description Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it together with all labels below it.
+             * @default false
+             */
+            levels?: boolean;
             /**
              * @description Return the contribution of each feature to the score of a label, as `because`. Only for the index: an active version answers without it, and a request that names another `version` is refused.
              * @default false
@@ -2605,7 +2849,7 @@ export interface components {
         /** @description An instance: features, a text, a vector, or several of them. */
         Instance: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1; false, null and an empty string are absent. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2622,7 +2866,7 @@ export interface components {
             } | null;
             /** @default null */
             text?: (string | {
-                [key: string]: string;
+                [key: string]: string | null;
             }) | null;
             /**
              * @description A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with `update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8.
@@ -2652,6 +2896,8 @@ export interface components {
             remembered?: boolean | null;
             /** @default null */
             warning?: string | null;
+            /** @default null */
+            ancestor?: components["schemas"]["Ancestor"] | null;
         };
         /** @description A label and its score; the contributions in ``because`` sum to the score. Fields that are None are not sent. */
         ScoredLabel: {
@@ -2665,11 +2911,19 @@ export interface components {
             name?: string | null;
             /** @default null */
             zero_shot?: boolean | null;
+            /** @default null */
+            path?: string[] | null;
         };
         /** @description The contribution of one feature to a score. */
         Because: {
             feature: string;
             contribution: number;
+        };
+        /** @description A label, and the sum of the probabilities of the best 100 labels that are it or below it, at most 1. */
+        Ancestor: {
+            label: string;
+            probability: number;
+            path: string[];
         };
         /** @description One answer per instance, in order. */
         ClassifyBatchAnswer: {
@@ -2682,7 +2936,7 @@ export interface components {
         /** @description A labelled instance, or a batch of ``instances``, and options of the append. */
         LearnRequest: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1; false, null and an empty string are absent. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2699,7 +2953,7 @@ export interface components {
             } | null;
             /** @default null */
             text?: (string | {
-                [key: string]: string;
+                [key: string]: string | null;
             }) | null;
             /**
              * @description A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with `update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8.
@@ -2814,7 +3068,7 @@ export interface components {
         /** @description An instance, or the id of a remembered instance, with its labels. */
         LabelledInstance: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1; false, null and an empty string are absent. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2831,7 +3085,7 @@ export interface components {
             } | null;
             /** @default null */
             text?: (string | {
-                [key: string]: string;
+                [key: string]: string | null;
             }) | null;
             /**
              * @description A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with `update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8.
@@ -2970,8 +3224,69 @@ export interface components {
             parent?: string | null;
             /** @default null */
             metadata?: Record<string, never> | null;
-            /** @example grain */
-            label: string;
+            label: string | number;
+        };
+        /** @description A label to rename. */
+        RenameRequest: {
+            /** @example TV */
+            from: string;
+            /** @example TV */
+            to: string;
+            /**
+             * @description Whether the old name stays as an alias; if not, it is free.
+             * @default true
+             */
+            alias?: boolean;
+            /**
+             * @description Return what would change, and change nothing.
+             * @default false
+             */
+            dry_run?: boolean;
+        };
+        /** @description Labels to merge into another one. */
+        MergeRequest: {
+            from: string[];
+            /** @example TV */
+            into: string;
+            /**
+             * @description Whether the old name stays as an alias; if not, it is free.
+             * @default true
+             */
+            alias?: boolean;
+            /**
+             * @description Return what would change, and change nothing.
+             * @default false
+             */
+            dry_run?: boolean;
+        };
+        /** @description Changes of labels, made in their order: all of them, or none if one is wrong. */
+        ChangesRequest: {
+            changes: components["schemas"]["LabelChange"][];
+            /**
+             * @description Return what would change, and change nothing.
+             * @default false
+             */
+            dry_run?: boolean;
+        };
+        /** @description One change of a label. */
+        LabelChange: {
+            /** @enum {unknown} */
+            kind: "merge" | "rename" | "retire" | "revive" | "split";
+            /**
+             * @description The label, by any of its names.
+             * @example TV
+             */
+            from: string;
+            /**
+             * @description Its new name, the label into which it is merged, or those into which it is split.
+             * @default
+             */
+            to?: string | string[];
+            /**
+             * @description Whether the old name stays as an alias; if not, it is free.
+             * @default true
+             */
+            alias?: boolean;
         };
         /** @description The version that is to answer requests without `version`. */
         ActivateRequest: {
@@ -3354,18 +3669,46 @@ export interface operations {
     put_dataset_datasets__dataset__put: {
         parameters: {
             query?: {
+                /** @description Default: by the suffix, and the content of .txt and .json. */
+                format?: ("jsonl" | "json" | "csv" | "tsv" | "parquet" | "arrow" | "svm" | "txt" | "fasttext" | "vw") | null;
+                /** @description CSV: separates cells: a character, or tab. */
+                delimiter?: string | null;
+                /** @description CSV: quotes cells: a character, or none. TSV has none. */
+                quote?: string | null;
+                /** @description The first line names the columns; else they are 1, 2, ... */
+                header?: boolean | null;
+                /** @description Lines before the table. */
+                skip_rows?: number | null;
+                /** @description Such as utf-8 or cp1252. */
+                encoding?: string | null;
+                /** @description CSV: the decimal sign. */
+                decimal?: ("." | ",") | null;
+                /** @description CSV: of dates, such as %d/%m/%Y. */
+                date_format?: string | null;
+                /** @description Column of the text; several are its fields. Default: text. */
+                text?: string[];
+                /** @description Column of the labels. Of several, those of only 0 and 1, or true and false, are labels by their name. Default: labels or label. */
+                label?: string[];
+                /** @description Separates the labels of a string. Default: one label. */
+                label_separator?: string | null;
+                /** @description Column of the dense vectors. Default: vector. */
+                vector?: string | null;
+                /** @description Column whose values are categories, also if they are numbers. */
+                category?: string[];
+                /** @description Column of numbers with separators, such as 1.234,50 €. */
+                number?: string[];
+                /** @description Column of dates; its features are weekday, month and day. */
+                date?: string[];
+                /** @description Column that is left out; *: all columns without a role. */
+                ignore?: string[];
+                /** @description Column of the idempotency keys. */
+                key_column?: string | null;
+                /** @description Column of the sources of the events. */
+                source_column?: string | null;
+                /** @description Column of the weights. */
+                weight_column?: string | null;
                 /** @description Its suffix gives the format: `train.jsonl`, `train.csv.gz`, `train.parquet`. */
                 filename?: string | null;
-                /** @description Of a table: columns of the text. Default: `text`. */
-                text?: string[] | null;
-                /** @description Of a table: column of the labels. Default: `labels` or `label`. */
-                label?: string | null;
-                /** @description Of a table: separates the labels of a string. Default: a string is one label. */
-                label_separator?: string | null;
-                /** @description Of a table: column of the vectors. Default: `vector`. */
-                vector?: string | null;
-                /** @description Columns of a table, or fields of JSON lines, that are left out; `*`: all without a role. */
-                ignore?: string[] | null;
             };
             header?: never;
             path: {
@@ -4886,6 +5229,18 @@ export interface operations {
                          */
                         stop_words?: "english" | null;
                         /**
+                         * Html
+                         * @description Texts are HTML: markup, scripts and styles are removed, the `alt` of images stays.
+                         * @default false
+                         */
+                        html?: boolean;
+                        /**
+                         * Stem
+                         * @description Words: match their forms, by the Snowball stemmer of this language, such as `en`.
+                         * @default null
+                         */
+                        stem?: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
+                        /**
                          * Embed
                          * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
                          * @default null
@@ -4907,11 +5262,17 @@ export interface operations {
                     negative?: "ignore" | "split";
                     /**
                      * Numbers
-                     * @description Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they are (`raw`).
-                     * @default scaled
+                     * @description Numbers beside texts and other features: bounded in size, so that no number outweighs them, with the values of few digits as features of their own (`exact`) or without (`scaled`); or as they are (`raw`).
+                     * @default exact
                      * @enum {string}
                      */
-                    numbers?: "scaled" | "raw";
+                    numbers?: "exact" | "scaled" | "raw";
+                    /**
+                     * Normalize
+                     * @description Labels, and names and strings of features, are trimmed and get one form of Unicode (NFC, without invisible characters, with one kind of space); texts are compared by case folding instead of lower case.
+                     * @default true
+                     */
+                    normalize?: boolean;
                     /**
                      * Codes
                      * @description sls: number of features for vectors; 16384 for models with 10,000 classes and more.
@@ -5970,10 +6331,12 @@ export interface operations {
     get_labels_models__model__labels_get: {
         parameters: {
             query?: {
-                /** @description Only labels that start with this. */
+                /** @description Only labels that begin with this. */
                 prefix?: string;
-                /** @description Only labels that contain this, or whose name does; case-insensitive. */
+                /** @description Only labels that contain this. */
                 contains?: string;
+                /** @description First seen first; most learned first; by name; or lowest newest `R@1` first. */
+                sort?: "first" | "count" | "name" | "R@1";
                 /** @description Maximum number of labels. */
                 limit?: number;
                 /** @description Number of labels to skip. */
@@ -6199,6 +6562,535 @@ export interface operations {
             };
         };
     };
+    get_label_changes_models__model__labels_changes_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangesAnswer"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_labels_models__model__labels_changes_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "changes": [
+                 *         {
+                 *           "kind": "split",
+                 *           "from": "shoes",
+                 *           "to": [
+                 *             "boots",
+                 *             "sandals"
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["ChangesRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    merge_labels_models__model__labels_merge_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "from": [
+                 *         "tv",
+                 *         "televisions"
+                 *       ],
+                 *       "into": "TV"
+                 *     }
+                 */
+                "application/json": components["schemas"]["MergeRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rename_label_models__model__labels_rename_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "from": "TV",
+                 *       "to": "Television"
+                 *     }
+                 */
+                "application/json": components["schemas"]["RenameRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     get_label_models__model__labels__label__get: {
         parameters: {
             query?: {
@@ -6263,6 +7155,296 @@ export interface operations {
             };
             /** @description The service cannot answer now; see `Retry-After`. */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retire_label_models__model__labels__label__delete: {
+        parameters: {
+            query?: {
+                /** @description Return what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description The label; `/` may stand in it. */
+                label: string;
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revive_label_models__model__labels__label__revive_post: {
+        parameters: {
+            query?: {
+                /** @description Return what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description The label; `/` may stand in it. */
+                label: string;
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description Durable, but not applied yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The outcome is unknown. Retry with the same Idempotency-Key. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The memory limit is exceeded. */
+            507: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from abound.replica import heartbeat
-from abound.store.client import Store
-from abound.versions import activation
 from abound_core.model.live_model import warmup
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 from tests.support.small_versions import FEATURES, fitted, ranked, version_of
@@ -157,7 +154,7 @@ def test_what_a_version_answered_can_be_learned_late(model: Model) -> None:
     assert "late" in [one["label"] for one in model.classify(FEATURES[0], version="live")["labels"]]
 
 
-def test_what_cannot_be_is_refused_and_audited(model: Model, service: Served) -> None:
+def test_what_cannot_be_is_refused_and_audited(model: Model) -> None:
     http, path = model.http, model.path
     for version in ("nosuchversion", "0123456789abcdef", "", "../x", "LIVE"):
         answer = http.post(f"{path}/classify", json={"features": {"a": 1}, "version": version})
@@ -167,18 +164,6 @@ def test_what_cannot_be_is_refused_and_audited(model: Model, service: Served) ->
     problem(http.post(f"{path}/activate", json={}), 422, "invalid-field", "version")
     problem(http.post(f"{path}/activate", json={"version": "live", "since": 3}), 422, "invalid-field", "since")
     problem(http.post("/models/nosuch/activate", json={"version": "live"}), 404, "unknown-model")
-    keys = service.app.state.parts.replica.model(model.name).keys
-
-    async def meanwhile() -> Any:
-        """The answer to an activation while another one goes on."""
-        store = Store(service.server.url)
-        try:
-            async with activation.fence(store, keys):
-                return await asyncio.to_thread(http.post, f"{path}/activate", json={"version": model.ids[0]})
-        finally:
-            await store.close()
-
-    problem(asyncio.run(meanwhile()), 409, "conflict")
     assert model.about()["version"] == "live"
     model.activate(model.ids[0], reason="because")
     problem(http.delete(f"{path}/versions/{model.ids[0]}"), 409, "conflict")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from abound.state.replicated_model import new_secret
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound_core.config import ModelConfig
-from abound_core.errors import MemoryLimitExceeded
 from abound_core.instances.record import pack_labels
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
@@ -97,23 +95,6 @@ def test_the_first_vector_of_a_model_with_many_labels_does_not_stop_other_models
         assert sizes[many] <= 8 * MIB
         assert service.http.post(f"/models/{many}/learn", json=vector).status_code == 200
         assert service.http.post(f"/models/{other}/learn", json=batch(0)).status_code == 200
-
-
-def test_the_growth_of_a_model_over_its_own_bound_does_not_stop_other_models() -> None:
-    full, other = sized("full", 60, 60, max_memory=100), sized("other", 10, 10, max_memory=None)
-    budget = MemoryBudget(100)
-    with pytest.raises(MemoryLimitExceeded, match="its max_memory"):
-        budget.check(full, lambda: [full, other])
-    budget.check(other, lambda: [full, other])
-    with budget.reserve("new", lambda: [full, other]) as expect:
-        expect(20)
-
-
-def sized(name: str, n_bytes: int, growth_bytes: int, max_memory: int | None) -> Any:
-    """Return a model of this size."""
-    config = SimpleNamespace(max_memory=max_memory)
-    live = SimpleNamespace(n_bytes=n_bytes, growth_bytes=growth_bytes, config=config)
-    return SimpleNamespace(name=name, live=live, n_loaded_bytes=0, n_coming_bytes=0)
 
 
 def test_models_are_bounded_in_number(service: Served) -> None:

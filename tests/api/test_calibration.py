@@ -53,7 +53,7 @@ def test_each_label_has_a_probability(service: Served, model: str) -> None:
     assert [{key: value for key, value in one.items() if key != "because"} for one in explained] == labels
     assert all(one["because"] for one in explained)
     assert ask(service, model, text=TEXT, remember=True)["labels"] == labels
-
+    assert ask(service, model, instances=[{"text": TEXT}] * 2)["results"][1]["labels"] == labels
     assert ask(service, model, text=TEXT, k=1)["labels"] == labels[:1]
     assert ask(service, model, text=TEXT, include=[labels[2]["label"]])["labels"] == labels[2:3]
     assert ask(service, model, text=TEXT, exclude=[labels[0]["label"]])["labels"] == labels[1:]
@@ -69,18 +69,6 @@ def test_what_is_not_probable_enough_is_left_out(service: Served, model: str) ->
     assert both == expected[:1]
     assert ask(service, model, text=TEXT, min_probability=1)["labels"] == []
     assert ask(service, model, text=TEXT, min_probability=0)["labels"] == labels
-
-
-def test_batches_and_lines_have_them_too(service: Served, model: str) -> None:
-    one, other = (
-        ask(service, model, text=TEXT, min_probability=0.1),
-        ask(service, model, text="n1", min_probability=0.1),
-    )
-    batch = ask(service, model, instances=[{"text": TEXT}, {"text": "n1"}], min_probability=0.1)
-    assert batch["results"] == [one, other]
-    lines = "\n".join(json.dumps({"text": text, "min_probability": 0.1}) for text in (TEXT, "n1"))
-    answer = service.http.post(f"/models/{model}/classify", content=lines, headers=NDJSON)
-    assert [json.loads(line) for line in answer.text.splitlines()] == [one, other]
 
 
 def test_a_model_that_does_not_calibrate_says_so(service: Served) -> None:
@@ -110,23 +98,3 @@ def test_versions_have_no_probability(service: Served) -> None:
         refused = service.http.post(path, json={"features": FEATURES[4], "min_probability": 0.5, **fields})
         assert "version live" in problem(refused, 422, "invalid-field", "min_probability")["detail"]
     assert ask(service, name, text=TEXT, version="live", min_probability=0)["labels"][0]["probability"] > 0
-
-
-def test_the_stats_say_how_far_they_are_right(service: Served) -> None:
-    name = taught(service, 200, update="sls", calibrate=True)
-    told = service.http.get(f"/models/{name}/stats").json()["calibration"]
-    assert told == service.live(name).calibration.reliability()
-    assert told["all"]["n"] == sum(one["n"] for one in told["all"]["bins"]) > 200
-    assert len(told["all"]["bins"]) == 10
-    assert 0 < told["all"]["error"] < 0.5
-
-
-def test_it_is_turned_on_and_off_on_a_model_that_has_learned(service: Served) -> None:
-    name = taught(service)
-    path = f"/models/{name}"
-    assert "probability" not in ask(service, name, text=TEXT)["labels"][0]
-    digest = service.http.get(path).json()["digest"]
-    assert service.http.put(path, json={"calibrate": True}).json()["config"]["calibrate"] is True
-    assert "probability" in ask(service, name, text=TEXT)["labels"][0]
-    assert service.http.put(path, json={"calibrate": False}).json()["digest"] == digest
-    assert "probability" not in ask(service, name, text=TEXT)["labels"][0]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from abound.api import decoding
-from abound.api.decoding import decode, sole_features, vector_immediately
+from abound.api.decoding import Warnings, decode, sole_features, vector_immediately
 from abound.api.schemas.learn_classify import (
     ClassifyRequest,
     classify_decoder,
@@ -31,7 +31,7 @@ def read_whole(body: bytes) -> tuple[bytes, ClassifyRequest] | None:
     """Vector and request by the decoder, None where it refuses."""
     try:
         request = decode(classify_decoder, body)
-        return vector_immediately(LIVE, request), request
+        return vector_immediately(LIVE, request, Warnings()), request
     except AboundError:
         return None
 

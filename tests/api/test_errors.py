@@ -42,13 +42,9 @@ def learn(service: Served, model: str, body: bytes, **headers: str) -> httpx.Res
 MALFORMED = {
     "empty": b"",
     "cut off": b'{"features": {"f": 1}, "labels": ["a"',
-    "trailing": GOOD + b" x",
     "two": GOOD + GOOD,
     "comma": b'{"features": {"f": 1}, "labels": ["a"],}',
-    "single quotes": b"{'text': 'a', 'labels': ['b']}",
-    "byte order mark": b"\xef\xbb\xbf" + GOOD,
     "utf-16": GOOD.decode().encode("utf-16"),
-    "zeros": b"\0" * 100,
     "nan": b'{"features": {"f": NaN}, "labels": ["a"]}',
     "leading zero": b'{"features": {"f": 01}, "labels": ["a"]}',
     "control character": b'{"text": "a\x01", "labels": ["b"]}',
@@ -101,7 +97,6 @@ READ: dict[str, Row] = {
     "a field of a text": ({"text": {"title": 3}}, "text[...]"),
     "a field without a name": ({"text": {"": "wool"}}, "text"),
     "features of another type": ({"features": [1]}, "features"),
-    "null value": ({"features": {"f": None}}, "features.f"),
     "object value": ({"features": {"f": {"g": 1}}}, "features.f"),
     "mixed list": ({"features": {"f": ["a", 1]}}, "features.f[1]"),
     "nested list": ({"features": {"f": [["a"]]}}, "features.f[0]"),
@@ -121,13 +116,13 @@ LEARNED: dict[str, Row] = {
     "null labels": ({"text": "a", "labels": None}, "labels"),
     "empty labels": ({"text": "a", "labels": [], "ignored": []}, "labels"),
     "empty label": ({"text": "a", "labels": ["b", ""]}, "labels[1]"),
-    "label of another type": ({"text": "a", "labels": ["b", 3]}, "labels[1]"),
+    "label of another type": ({"text": "a", "labels": ["b", True]}, "labels[1]"),
     "labels of another type": ({"text": "a", "labels": "b"}, "labels"),
     "long label": ({"text": "a", "labels": [LONG]}, "labels[0]"),
     "long label in bytes": ({"text": "a", "labels": ["é" * 257]}, "labels[0]"),
     "many labels": ({"text": "a", "labels": [str(i) for i in range(101)]}, "labels"),
     "rejected text": (LABELLED | {"rejected": "crude"}, "rejected"),
-    "rejected number": (LABELLED | {"rejected": [5]}, "rejected[0]"),
+    "rejected truth": (LABELLED | {"rejected": [True]}, "rejected[0]"),
     "empty rejected": (LABELLED | {"rejected": ["b", ""]}, "rejected[1]"),
     "rejected and true": (LABELLED | {"rejected": ["a"]}, "rejected[0]"),
     "many rejected": (LABELLED | {"rejected": ["x"] * 101}, "rejected"),
@@ -135,12 +130,10 @@ LEARNED: dict[str, Row] = {
     "ignored and true": (LABELLED | {"ignored": ["b", "a"]}, "ignored[1]"),
     "ignored and rejected": (LABELLED | {"rejected": ["b"], "ignored": ["b"]}, "ignored[0]"),
     "weight 0": (LABELLED | {"weight": 0}, "weight"),
-    "weight -1": (LABELLED | {"weight": -1}, "weight"),
     "large weight": (LABELLED | {"weight": 100.5}, "weight"),
     "weight of another type": (LABELLED | {"weight": "2"}, "weight"),
     "empty key of an event": (LABELLED | {"key": ""}, "key"),
     "long key of an event": (LABELLED | {"key": "x" * 256}, "key"),
-    "key of an event of another type": (LABELLED | {"key": 5}, "key"),
     "instance and prediction": (LABELLED | {"prediction": "x"}, "prediction"),
 }
 """Events that cannot be learned."""
@@ -170,14 +163,11 @@ def test_a_wrong_field_is_named(service: Served, model: str, case: str) -> None:
 
 BATCH = {"instances": [LABELLED]}
 REQUESTS: dict[str, tuple[str, Any, str]] = {
-    "a list": ("learn", [], ""),
     "null": ("learn", None, ""),
-    "no source": ("learn", LABELLED | {"source": ""}, "source"),
     "long source": ("learn", LABELLED | {"source": LONG}, "source"),
     "source of another type": ("learn", LABELLED | {"source": ["a"]}, "source"),
     "source of an instance": ("learn", {"instances": [LABELLED | {"source": "x"}]}, "instances[0].source"),
     "wait": ("learn", LABELLED | {"wait": "forever"}, "wait"),
-    "null wait": ("learn", LABELLED | {"wait": None}, "wait"),
     "durability": ("learn", LABELLED | {"durability": "fsync"}, "durability"),
     "k of learn": ("learn", LABELLED | {"k": 5}, "k"),
     "no instances": ("learn", {"instances": []}, "instances"),
@@ -206,8 +196,7 @@ REQUESTS: dict[str, tuple[str, Any, str]] = {
         f"zero_shot {value!r}": ("classify", {"text": "a", "zero_shot": value}, "zero_shot")
         for value in ("false", 0, None)
     },
-    "an excluded number": ("classify", {"text": "a", "exclude": ["a", 1]}, "exclude[1]"),
-    "nothing to classify": ("classify", {"instances": []}, "instances"),
+    "an excluded truth": ("classify", {"text": "a", "exclude": ["a", True]}, "exclude[1]"),
     "1001 to classify": ("classify", {"instances": [{"text": "a"}] * 1001}, "instances"),
     "a batch and a text": ("classify", {"instances": [{"text": "a"}], "text": "b"}, "text"),
     "a batch and features": ("classify", {"instances": [{"text": "a"}], "features": {}}, "features"),
@@ -243,20 +232,12 @@ CONFIGS: dict[str, Any] = {
 """A value that no model (or none with ``fsu``) takes, by the field."""
 MORE_CONFIGS: list[tuple[Any, str]] = [
     ({"w_min": 1.5}, "w_min"),
-    ({"w_min": 10**400}, "w_min"),
     ({"d_max": 65_536}, "d_max"),
-    ({"d_max": 2.5}, "d_max"),
     ({"analyzer": None}, "analyzer"),
     ({"analyzer": {"ngrams": [1, 9]}}, "analyzer.ngrams"),
-    ({"analyzer": {"ngrams": 1}}, "analyzer.ngrams"),
-    ({"numbers": None}, "numbers"),
     ({"max_memory": 2**50 + 1}, "max_memory"),
-    ({"max_memory": 1.5}, "max_memory"),
-    ({"max_memory": "1"}, "max_memory"),
     ({"update": "sls", "analyzer": {"embed": "other"}}, "analyzer.embed"),
-    ({"update": "sls", "analyzer": {"embed": "../etc"}}, "analyzer.embed"),
     (b'{"margin": 1e999}', "margin"),
-    (b'{"w_min": 0.1, "margin": -1e999}', "margin"),
     (b'{"d_max": %s}' % (b"9" * 5000), "d_max"),
     (b'{"analyzer": {"ngrams": [1, 1e999]}}', "analyzer.ngrams[1]"),
     (b"[]", ""),
@@ -290,19 +271,14 @@ def test_a_configuration_must_be_json(service: Served, body: bytes) -> None:
     problem(service.http.get("/models/wrong"), 404, "unknown-model")
 
 
-DEEP_DETAILS = {"a": json.loads("[" * 32 + "]" * 32)}
 DETAILS: dict[str, Row] = {
     "no labels": ([], "labels"),
     "unknown field": ([{"label": "a", "colour": "red"}], "labels[0].colour"),
-    "no label": ([{"name": "a"}], "labels[0].label"),
     "empty label": ([{"label": ""}], "labels[0].label"),
     "long label": ([{"label": "ä" * 300}], "labels[0].labels[0]"),
-    "empty name": ([{"label": "a", "name": ""}], "labels[0].name"),
-    "long name": ([{"label": "a", "name": LONG}], "labels[0].name"),
     "long description": ([{"label": "a", "description": "x" * 4097}], "labels[0].description"),
     "metadata": ([{"label": "a", "metadata": [1]}], "labels[0].metadata"),
     "long metadata": ([{"label": "a", "metadata": {"a": "x" * MAX_DETAILS_BYTES}}], "labels[0].metadata"),
-    "deep metadata": ([{"label": "a", "metadata": DEEP_DETAILS}], "labels[0].metadata"),
     "own parent": ([{"label": "a", "parent": "a"}], "labels[0].parent"),
     "twice": ([{"label": "b"}, {"label": "a"}, {"label": "a"}], "labels[2].label"),
 }
@@ -442,6 +418,7 @@ def test_impossible_names_of_models(service: Served, name: str) -> None:
         ("DELETE", "/models/default/snapshots", "GET, HEAD, OPTIONS, POST"),
         ("POST", "/livez", "GET, HEAD, OPTIONS"),
         ("PATCH", "/readyz", "GET, HEAD, OPTIONS"),
+        ("POST", "/", "GET, HEAD, OPTIONS"),
     ],
 )
 def test_other_methods_are_told_which_there_are(service: Served, method: str, path: str, allow: str) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import socket
 import subprocess
 import sys
-import time
-from html.parser import HTMLParser
 from importlib import metadata
 from pathlib import Path
 
@@ -18,16 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from abound.api.app import create_app
-from abound.metrics import Telemetry
 from abound.settings import Settings
 from tests.support.job_worker import until
 from tests.support.served import NDJSON, Served, ndjson, problem, served
-from tests.support.valkey import Server
-
-
-def test_alive(service: Served) -> None:
-    answer = service.http.get("/livez")
-    assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
 
 
 def test_ready(service: Served) -> None:
@@ -61,40 +51,6 @@ async def test_not_ready_before_the_first_catch_up() -> None:
         assert problem(answer, 503, "not-ready")["retry_after"] > 0
         problem(await client.post("/classify", json={"text": "a"}), 503, "store-unavailable")
     await app.state.parts.replica.store.close()
-
-
-async def test_the_start_is_reported_and_the_stop_is_clean() -> None:
-    server = Server()
-    try:
-        said: list[tuple[str, float]] = []
-        app = create_app(
-            Settings(redis_url=SecretStr(server.url)), report=lambda stage, done: said.append((stage, done))
-        )
-        async with app.router.lifespan_context(app):
-            assert said[-1] == ("reading the keys", 0.0)
-            assert "ready" not in dict(said), "as long as it is reported it is not"
-            transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-                body = {"text": "a", "labels": ["x"]}
-                assert (await client.post("/learn", json=body)).status_code == 200
-                streamed = await client.post("/learn", content=ndjson(body, {}, body), headers=NDJSON)
-                assert streamed.content.count(b'"applied":true') == 2
-                assert (await client.get("/models/default/stats")).json()["learned"] == 3
-        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-    finally:
-        server.close()
-
-
-def test_cut_off_from_the_store_it_stays_ready_and_says_so() -> None:
-    with served() as service:
-        service.server.kill()
-        body = until(lambda: (said := service.http.get("/readyz").json())["log"] == "cut off" and said)
-        assert body["status"] == "ready"
-        until(lambda: service.http.get("/readyz").json()["since"] > body["since"] >= 0)
-        assert b"abound_log_connected 0.0" in service.http.get("/metrics").content
-        problem(service.http.get("/models/default/snapshots"), 503, "store-unavailable")
-        service.server.start()
-        until(lambda: service.http.get("/readyz").json()["log"] == "connected")
 
 
 def test_a_state_that_is_not_trusted_answers_nothing() -> None:
@@ -133,27 +89,23 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
         service.http.post("/classify", json={"text": "a"})
     service.http.post("/classify", content=b'{"text": "a"}\n' * 5 + b"{}\n", headers=NDJSON).raise_for_status()
     service.http.post("/classify", json={"instances": [{"text": "a"}] * 40}).raise_for_status()
-    service.http.post("/classify", json={"text": "a", "remember": True}).raise_for_status()
     service.http.get("/models/default")
     service.http.get("/some/path")
     after = samples()
     counted = {
         "abound_requests_total /learn 200": 7,
         "abound_requests_total /learn 422": 1,
-        "abound_requests_total /classify 200": 6,
+        "abound_requests_total /classify 200": 5,
         "abound_requests_total /models/{model} 200": 1,
         "abound_requests_total other 404": 1,
         "abound_request_duration_seconds_count /learn": 8,
-        "abound_request_duration_seconds_count /classify": 5,  # lines take as long as their client sends them
+        "abound_request_duration_seconds_count /classify": 4,  # lines take as long as their client sends them
         "abound_append_duration_seconds_count": 7,  # one at a time, so each went out alone
-        "abound_classified_instances_total default": 3 + 5 + 40 + 1,  # the sixth line has no instance
+        "abound_classified_instances_total default": 3 + 5 + 40,  # the sixth line has no instance
     }
     assert {name: after[name] - before.get(name, 0) for name in counted} == counted
-    assert 0 < after["abound_request_duration_seconds_sum /learn"] < 60
     described = {
-        "abound_append_waiting_requests default": 0,
         "abound_model_learned_instances default": service.learned(),
-        "abound_model_classes default": 1,
         "abound_log_connected": 1,
         "abound_log_max_bytes default": 8 * 2**30,
         f"abound_build_info {socket.gethostname()} {metadata.version('abound')}": 1,
@@ -199,35 +151,9 @@ def test_any_process_answers_for_all(tmp_path: Path) -> None:
     assert "abound_log_connected 0.0" in found
 
 
-def test_the_metrics_of_a_thousand_models_are_written_at_once() -> None:
-    telemetry = Telemetry()
-    figures = {f"model{at}": {"learned": float(at)} for at in range(1000)}
-    began = time.thread_time()
-    for name in figures:
-        telemetry.count_classified(name, 0)
-    telemetry.set_models(figures)
-    text = telemetry.exposition().decode()
-    assert time.thread_time() - began < 0.25  # over a second if prometheus-client writes each of 24,000 samples
-    assert 'abound_model_learned_instances{model="model999"} 999.0' in text
-    telemetry.set_models({"model1": {}})
-    text = telemetry.exposition().decode()
-    assert 'abound_classified_instances_total{model="model1"} 0.0' in text
-    assert 'model="model2"' not in text
-
-
 def test_the_documentation_loads_nothing_from_elsewhere(service: Served) -> None:
-    page = service.http.get("/docs")
-    assert page.headers["content-type"].startswith("text/html")
-    loaded: list[str] = []
-
-    class Finder(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            loaded.extend(value or "" for name, value in attrs if name in ("src", "href"))
-
-    Finder().feed(page.text)
+    page = service.http.get("/docs").text
+    assert not re.search("https?://", page)
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert len(loaded) == 3
-    assert not re.search("https?://", page.text)
-    for asset in loaded:
-        answer = service.http.get(f"/{asset}")
-        assert answer.status_code == 200
-        assert len(answer.content) > 1000
+    assert all(len(service.http.get(f"/{asset}").raise_for_status().content) > 1000 for asset in loaded)

@@ -41,13 +41,6 @@ def test_a_batch_whose_vectors_are_too_large_is_refused(service: Served, model: 
     assert service.http.post(path, json={"instances": [instance] * 20}).status_code == 200
 
 
-def test_remembered_vectors_count_too(service: Served, model: str) -> None:
-    answer = service.http.post(f"/models/{model}/classify", json={"features": WIDE["features"], "remember": True})
-    body = {"instances": [{"prediction": answer.json()["id"], "labels": ["a"]}] * 40}
-    problem(learn(service, model, body), 413, "too-large")
-    assert service.learned(model) == 0
-
-
 def test_lines_with_large_vectors_are_appended_in_small_entries(service: Served, model: str) -> None:
     answer = service.http.post(f"/models/{model}/learn", content=ndjson(*[WIDE] * 40), headers=NDJSON)
     offsets = [line["offset"] for line in lines(answer)]
@@ -57,15 +50,6 @@ def test_lines_with_large_vectors_are_appended_in_small_entries(service: Served,
         sizes = [sum(len(part) for part in fields.values()) for _, fields in client.xrange(log)]
     assert len(sizes) >= 5
     assert max(sizes) < 5 * 2**20
-
-
-def test_lines_with_large_vectors_are_remembered_a_few_at_a_time(service: Served, model: str) -> None:
-    body = ndjson(*[{"features": WIDE["features"], "remember": True}] * 20, {"text": "tin"})
-    answers = lines(service.http.post(f"/models/{model}/classify", content=body, headers=NDJSON))
-    ids = [answer["id"] for answer in answers[:20]]
-    assert len(set(ids)) == 20
-    assert "id" not in answers[20]
-    assert learn(service, model, {"prediction": ids[19], "labels": ["a"]}).status_code == 200
 
 
 def test_the_offset_of_a_batch_is_the_largest_of_its_results(service: Served, model: str) -> None:
@@ -108,23 +92,6 @@ def test_a_forgotten_prediction_under_a_key_answers_as_the_first_time(service: S
         body = {"instances": [fresh, {"prediction": "unknown", "labels": ["metal"]}]}
         problem(learn(service, model, body), 404, "unknown-prediction", "instances[1].prediction")
     assert service.learned(model) == len(keyed) + (form in ("lines", "batch"))
-
-
-def test_max_classes_holds_inside_a_batch(service: Served) -> None:
-    name = fresh_model(service, max_classes=3)
-    body = {"instances": [{"text": "t", "labels": [label]} for label in "abcd"]}
-    problem(learn(service, name, body), 409, "conflict")
-    assert service.learned(name) == 0
-    body["instances"][3]["labels"] = ["a", "b"]
-    assert learn(service, name, body).status_code == 200
-
-
-def test_max_classes_holds_inside_a_stream(service: Served) -> None:
-    name = fresh_model(service, max_classes=3)
-    body = ndjson(*[{"text": "t", "labels": [label]} for label in "abcdabe"])
-    answers = lines(service.http.post(f"/models/{name}/learn", content=body, headers=NDJSON))
-    assert [answer.get("status") for answer in answers] == [None, None, None, 409, None, None, 409]
-    assert service.http.get(f"/models/{name}").json()["classes"] == 3
 
 
 @pytest.mark.parametrize(

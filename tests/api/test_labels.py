@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
@@ -38,10 +39,58 @@ def test_labels_in_the_order_seen(service: Served) -> None:
     assert labels(offset=100) == ([], 23)
     assert labels(prefix="b1") == (expected, 11)
     assert labels(prefix="b1", limit=2, offset=3) == (["b12", "b13"], 11)
-    assert labels(prefix="ä") == labels(contains="Ö") == (["äö"], 1)
-    assert labels(prefix="B") == labels(contains="ÖX") == ([], 0)
+    assert labels(prefix="Äo") == labels(contains="Ö", prefix="a") == (["äö"], 1)
+    assert labels(prefix="B1", contains="o") == labels(contains="ÖX") == ([], 0)
     assert labels(contains="1", limit=2, offset=1) == (["b10", "b11"], 11)
     assert labels(prefix="b1", contains="9") == (["b19"], 1)
+
+
+def test_search_and_order(service: Served) -> None:
+    name = fresh_model(service)
+    named = {"c1": "Café au lait", "c2": "New York", "c3": "éclair", "c4": None, "c5": "Zebra"}
+    body = {"labels": [{"label": label, "name": text} for label, text in named.items()]}
+    service.http.put(f"/models/{name}/labels", json=body).raise_for_status()
+
+    def labels(**query: object) -> list[str]:
+        return service.http.get(f"/models/{name}/labels", params=query).json()["labels"]  # type: ignore[arg-type]
+
+    assert labels(contains="CAFE") == labels(contains="cafe\u0301 A") == labels(prefix="cafe") == ["c1"]
+    assert labels(prefix="au") == []
+    assert labels(contains="york") == labels(contains="new\u00a0y") == ["c2"]
+    assert labels(sort="name") == ["c4", "c1", "c3", "c2", "c5"]
+    assert labels(sort="name", limit=2, offset=1, contains="e") == ["c3", "c2"]
+    body["labels"] = [{"label": "c2", "name": "Ärlanda"}, {"label": "c6", "name": "cafe noir"}]
+    service.http.put(f"/models/{name}/labels", json=body).raise_for_status()
+    assert labels(contains="york") == []
+    assert labels(contains="cafe") == ["c1", "c6"]
+    assert labels(sort="name")[:2] == ["c2", "c4"]
+    learn(service, name, *(({"t": 1}, label) for label in ("c5", "c4", "c5", "c4", "c5")))
+    assert labels(sort="count") == ["c5", "c4", "c1", "c2", "c3", "c6"]
+    for wrong in ({"sort": "size"}, {"sort": "name", "offset": 30_000}):
+        problem(service.http.get(f"/models/{name}/labels", params=wrong), 422, "invalid-field", list(wrong)[-1])
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_figures_of_a_label_cover_its_newest_events(service: Served, update: str) -> None:
+    """The oracle asks what is ranked first before it teaches."""
+    name, first = fresh_model(service, update=update), {"a": [], "b": [], "c": []}  # type: dict[str, list[str | None]]
+    for at in range(150):
+        label, features = "abc"[at % 7 % 3], {f"f{at % 5}": 1, f"g{at % 3}": 1}
+        ranked = service.http.post(f"/models/{name}/classify", json={"features": features}).json()["labels"]
+        first[label].append(ranked[0]["label"] if ranked else None)
+        learn(service, name, (features, label))
+    listed = service.http.get(f"/models/{name}/labels", params={"sort": "R@1"}).json()
+    figures = dict(zip(listed["labels"], listed["recent"], strict=True))
+    assert list(figures.values()) == sorted(figures.values())
+    for label, answers in first.items():
+        about = service.http.get(f"/models/{name}/labels/{label}").json()
+        newest = answers[-100:]
+        wrong = Counter(one for one in newest if one not in (label, None))
+        assert about["n_recent"] == len(newest)
+        assert about["recent"] == figures[label] == pytest.approx(newest.count(label) / len(newest))
+        assert about["confused_with"] == wrong
+        assert list(about["confused_with"].values()) == sorted(wrong.values(), reverse=True)
+    assert sum(map(len, first.values())) == 150
 
 
 def test_features_that_point_to_a_label_are_those_that_explain_it(service: Served) -> None:
@@ -56,6 +105,7 @@ def test_features_that_point_to_a_label_are_those_that_explain_it(service: Serve
         body = {"features": {one["feature"]: 1}, "include": ["grain"]}
         [alone] = service.http.post(f"/models/{name}/classify", json=body).json()["labels"]
         assert one["weight"] == pytest.approx(alone["score"], rel=1e-6)
+    problem(service.http.get(f"/models/{name}/labels/none"), 404, "unknown-label")
     few = service.http.get(f"/models/{name}/labels/grain", params={"limit": 1}).json()
     assert (few["features"], few["total"]) == (about["features"][:1], 2)
 
@@ -79,7 +129,9 @@ def test_any_label_can_be_asked_for(service: Served, label: str) -> None:
     name = fresh_model(service)
     learn(service, name, ({"f": 1}, label), ({"f": 1, "g": 1}, "other"))
     about = service.http.get(f"/models/{name}/label", params={"name": label}).json()
-    assert about == {"label": label, "learned": 1, "total": 1} | {part: about[part] for part in ("features", "details")}
+    figures = {"recent": 0.0, "n_recent": 1, "confused_with": {}}
+    shown = {part: about[part] for part in ("features", "details", "aliases", "retired")}
+    assert about == {"label": label, "learned": 1, "total": 1} | figures | shown
     assert [one["feature"] for one in about["features"]] == ["f"]
     with Client(service.url) as client:
         assert client.label(name, label, limit=1) == about
@@ -88,14 +140,6 @@ def test_any_label_can_be_asked_for(service: Served, label: str) -> None:
         path = f"/models/{name}/labels/{quote(label, safe='')}"
         request.url = request.url.copy_with(raw_path=path.encode())
         assert service.http.send(request).json() == about
-
-
-def test_what_is_not_there_is_said(service: Served) -> None:
-    problem(service.http.get("/models/default/labels/none"), 404, "unknown-label")
-    problem(service.http.get("/models/nope/labels/none"), 404, "unknown-model")
-    problem(service.http.get("/models/default/labels/none", params={"limit": 0}), 422, "invalid-field", "limit")
-    problem(service.http.get("/models/default/label", params={"name": "none"}), 404, "unknown-label")
-    problem(service.http.get("/models/default/label"), 422, "invalid-field", "name")
 
 
 def test_a_burst_of_searches_is_bounded(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:

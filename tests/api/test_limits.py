@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 from typing import Any
@@ -78,18 +79,8 @@ def first_of(*connections: socket.socket) -> bytes:
 
 def test_no_request_has_a_field_for_a_url(service: Served) -> None:
     document = service.http.get("/openapi.json").json()
-    fields: set[str] = set()
-
-    def walk(value: Any) -> None:
-        if isinstance(value, dict):
-            fields.update(value.get("properties", {}))
-            for inner in value.values():
-                walk(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                walk(inner)
-
-    walk([operation.get("requestBody") for item in document["paths"].values() for operation in item.values()])
-    walk([document["components"]["schemas"][name] for name in ("ClassifyRequest", "LearnRequest")])
+    bodies = [operation.get("requestBody") for item in document["paths"].values() for operation in item.values()]
+    bodies += [document["components"]["schemas"][name] for name in ("ClassifyRequest", "LearnRequest")]
+    fields = set(re.findall(r'"(\w+)": \{', json.dumps(bodies)))
     assert len(fields) > 20
-    assert not {field for field in fields if any(word in field.lower() for word in ("url", "uri", "path", "host"))}
+    assert not {field for field in fields if re.search("url|uri|path|host", field, re.IGNORECASE)}

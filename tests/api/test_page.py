@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import pytest
 
-from tests.support.served import Served, make_key, problem, served
+from tests.support.served import Served, problem
 
 FILES = sorted(file.name for file in files("abound").joinpath("web").iterdir() if file.name != "index.html")
 PLAIN = {"accept-encoding": "identity"}
@@ -118,17 +118,6 @@ def test_compressed_for_those_who_take_it(service: Served, base: str) -> None:
     assert b"Chart.js v4" in plain.content
 
 
-def test_only_to_be_read(service: Served, base: str) -> None:
-    for where in ("/", base + "app.js"):
-        head = service.http.head(where)
-        assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["etag"] == service.http.get(where).headers["etag"]
-        assert service.http.options(where).headers["allow"] == "GET, HEAD, OPTIONS"
-        for method in ("POST", "PUT", "DELETE", "PATCH"):
-            told = problem(service.http.request(method, where), 405, "method-not-allowed")
-            assert told["title"]
-
-
 @pytest.mark.parametrize(
     "path",
     ["index.html", "", "../site.py", "..%2fsite.py", "%2e%2e/site.py", "..%5csite.py", "app.js%00", "app.js/",
@@ -146,14 +135,3 @@ def test_a_file_of_another_release_is_answered_and_not_kept(service: Served, bas
     assert other.headers["cache-control"] == "no-store"
     for where in ("/web/app.js", "/web//app.js", "/web/"):
         problem(service.http.get(where), 404, "unknown-path")
-
-
-def test_the_page_asks_for_no_key() -> None:
-    with served() as locked:
-        make_key(locked, "admin")
-        problem(locked.http.get("/models"), 401)
-        page = locked.http.get("/")
-        assert page.status_code == 200
-        for name in ("app.js", "style.css", "chart.js"):
-            assert locked.http.get(f"/web/0/{name}").status_code == 200
-        problem(locked.http.post("/"), 401)

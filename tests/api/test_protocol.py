@@ -22,13 +22,12 @@ from abound.api import protocol
 from abound.api.protocol import (
     MAX_BODY_CHECKS,
     MAX_HEAD_CHECKS,
-    MAX_JOINED_BYTES,
     MAX_TURN_REQUESTS,
     STALL_CHECK_SECONDS,
     ClientConnection,
-    JoinedWrites,
 )
 from abound.processes.startup_page import listen
+from tests.support import job_worker
 from tests.support.served import Served, served
 
 MB = 1_000_000
@@ -171,12 +170,10 @@ async def test_requests_within_the_bounds_are_answered_one_after_another() -> No
     ("head", "said"),
     [
         (b"GET / HTTP/1.1\r\n", "no header Host"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 0\r\n", "no header Host"),
         (HEAD + b"host: y\r\n", "several headers Host"),
-        (HEAD + b"Host: x\r\nContent-Length: 1\r\n", "several headers Host"),
         (HEAD + b"Authorization: Bearer a\r\nauthorization: Bearer b\r\n", "several headers Authorization"),
     ],
-    ids=["no host", "post without host", "two hosts", "host twice", "two keys"],
+    ids=["no host", "two hosts", "two keys"],
 )
 async def test_a_head_of_two_minds_is_refused_and_nothing_behind_it_is_read(head: bytes, said: str) -> None:
     async with one() as (reader, writer, *_):
@@ -192,14 +189,6 @@ def upgrading(body: bytes, more: bytes = b"") -> bytes:
     return post(body, more=offer + more)
 
 
-@pytest.mark.parametrize("cut", [10, 30, -12, -10, -1])
-async def test_an_offer_to_upgrade_is_ignored_and_the_body_is_read(cut: int) -> None:
-    async with one() as (reader, writer, *_):
-        for sent in (upgrading(b"0123456789"), upgrading(b"0123456789")):
-            await in_pieces(writer, sent[:cut], sent[cut:])
-            assert await answer(reader) == (200, b"0123456789")
-
-
 async def test_requests_behind_an_offer_to_upgrade_are_answered_in_order_and_closed_on_request() -> None:
     async with one() as (reader, writer, *_):
         bodies = [b"%d" % i for i in range(600)]
@@ -208,13 +197,6 @@ async def test_requests_behind_an_offer_to_upgrade_are_answered_in_order_and_clo
         writer.write(b"".join(map(upgrading, bodies)) + chunked + upgrading(b"last", b"Connection: close\r\n"))
         assert await answers(reader, 602) == [*bodies, b"end", b"last"]
         assert await closed(reader)
-
-
-async def test_http_1_0_needs_no_host() -> None:
-    async with one() as (reader, writer, *_):
-        writer.write(b"POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nab")
-        assert await answer(reader) == (200, b"ab")
-        assert await closed(reader)  # the client would not know whether it may send another request
 
 
 @pytest.mark.parametrize(
@@ -293,15 +275,12 @@ async def test_a_head_that_dribbles_is_hung_up_on_and_a_body_that_comes_is_not()
         (b"PUT /models/a/import", 40_000, True),
         (b"PUT /models/a/import", 80_000, False),
         (b"POST /models/a/import", 40_000, False),
-        (b"PUT /models/a", 40_000, False),
         (b"POST /models/a/versions", 40_000, True),
         (b"POST /models/a/versions", 80_000, False),
-        (b"PUT /models/a/versions", 40_000, False),
         (b"PUT /datasets/a", 80_000, True),
         (b"PUT /%64atasets/a?filename=a.txt", 80_000, True),
         (b"PUT /datasets/a", 120_000, False),
         (b"POST /datasets/a", 40_000, False),
-        (b"PUT /models/datasets/a", 40_000, False),
     ],
 )
 async def test_only_a_file_may_be_longer_than_other_requests(first: bytes, size: int, taken: bool) -> None:
@@ -506,60 +485,6 @@ async def test_a_connection_is_closed_after_its_idle_time_and_at_a_stop(path: by
         assert await closed(reader)
 
 
-class Wire(asyncio.Transport):
-    """Remembers what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent.append(bytes(data))
-
-    def close(self) -> None:
-        self.sent.append(b"closed")
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-OK, LARGE = b"HTTP/1.1 200 OK\r\n\r\n", b"x" * (MAX_JOINED_BYTES + 1)
-
-
-@pytest.mark.parametrize(
-    ("written", "sent"),
-    [
-        ([OK, b"one", b"more", OK, b"two"], [OK + b"one", b"more", OK + b"two"]),
-        ([OK, "a turn", b"late"], [OK, b"late"]),
-        ([OK], [OK]),
-        ([OK, "close"], [OK, b"closed"]),
-        ([OK, LARGE], [OK, LARGE]),
-        ([b"HTTP/1.1 100 Continue\r\n\r\n", OK, b"body"], [b"HTTP/1.1 100 Continue\r\n\r\n" + OK, b"body"]),
-        ([OK, "gone", b"body", OK], []),
-    ],
-    ids=["with its body", "at the next turn", "alone", "before the end", "not copied", "two heads", "client has left"],
-)
-async def test_a_head_goes_out_with_its_body(written: list[Any], sent: list[bytes]) -> None:
-    wire = Wire()
-    joined = JoinedWrites(wire, lambda: pytest.fail("nothing is read here"))
-    for data in written:
-        if data == "a turn":
-            await asyncio.sleep(0)
-        elif data == "gone":
-            wire.closed = True
-        elif data == "close":
-            joined.close()
-        else:
-            joined.write(data)
-    await asyncio.sleep(0)
-    assert wire.sent == sent
-
-
 @pytest.fixture(scope="module")
 def service() -> Iterator[Served]:
     with served() as service:
@@ -621,31 +546,13 @@ def test_what_is_answered_at_once_is_counted_like_the_rest(service: Served) -> N
     before = counted()
     for _ in range(5):
         ask(service, PLAIN[0])
-    for _ in range(100):
-        if counted() >= before + 5:
-            break
-        time.sleep(0.03)
-    assert counted() == before + 5
+    job_worker.until(lambda: counted() == before + 5)
 
 
-def test_a_client_that_asks_first_is_told_to_go_on(service: Served) -> None:
-    """The 100 that comes before a body is not held until the answer; neither is the head of an answer to HEAD."""
-    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
-        body = b'{"text": "a"}'
-        head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
-        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
-        assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        connection.sendall(body)
-        assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
-        connection.sendall(b"HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        told = connection.recv(4096)
-        assert told.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert told.endswith(b"\r\n\r\n")
-
-
-BEHIND = b"DELETE /models/victim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+BEHIND = b"DELETE /models/victim HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 HEADS = {
+    "plain": b"Content-Length: 5\r\n",
     "length and chunks": b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
     "chunks and length": b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
     "two lengths": b"Content-Length: 5\r\nContent-Length: 0\r\n",
@@ -666,27 +573,17 @@ HEADS = {
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
 def test_nothing_rides_behind_a_request_of_two_minds(service: Served, head: bytes) -> None:
+    """Only behind one that says plainly where it ends."""
     assert service.http.put("/models/victim").status_code in (200, 201)
+    is_plain = head == HEADS["plain"]
     request = b"POST /classify HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n0\r\n\r\n" + BEHIND
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
         connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
+        if not is_plain:
+            connection.shutdown(socket.SHUT_WR)
         answer = b""
         while piece := connection.recv(65_536):
             answer += piece
-    assert answer.count(b"HTTP/1.1 ") <= 1, answer
+    assert answer.count(b"HTTP/1.1 ") <= 1 + is_plain, answer
     assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer
-    assert service.http.get("/models/victim").status_code == 200
-
-
-def test_a_request_whose_end_is_plain_is_followed_by_the_next(service: Served) -> None:
-    assert service.http.put("/models/victim").status_code in (200, 201)
-    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n" + BEHIND
-    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
-        connection.sendall(request)
-        answer = b""
-        while b"204" not in answer:
-            piece = connection.recv(65_536)
-            assert piece, answer
-            answer += piece
-    assert service.http.get("/models/victim").status_code == 404
+    assert service.http.get("/models/victim").status_code == (404 if is_plain else 200)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from abound.api.ndjson import NdjsonLine
@@ -16,7 +19,6 @@ from abound.security.rate_limits import RateLimiter, RateParams
 from abound.settings import Settings
 from abound.store.client import Store
 from abound_core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
-from tests.support.job_worker import until
 from tests.support.served import NDJSON, Served, bearer, lines, make_key, ndjson, problem, served
 from tests.support.valkey import PATIENT, Server
 
@@ -128,15 +130,15 @@ async def test_the_wait_that_is_told_is_long_enough_and_not_much_longer(store: S
 
     async def exceed() -> None:
         for _ in range(100):  # the machine may take longer than a second for two
-            await rates.count(rate, "key", "k", 8)
+            await rates.count(rate, "key", "k", 8, learns=True)
 
     with pytest.raises(RateLimited) as refusal:
         await exceed()
     assert 0 < refusal.value.retry_after <= 2
     await asyncio.sleep(refusal.value.retry_after + 0.1)
-    await rates.count(rate, "key", "k", 8)
+    await rates.count(rate, "key", "k", 8, learns=True)
     with pytest.raises(TooLarge):
-        await rates.count(rate, "key", "k", 11)
+        await rates.count(rate, "key", "k", 11, learns=True)
 
 
 @pytest.mark.parametrize("n_before", [0, 7])
@@ -145,17 +147,17 @@ async def test_a_clock_that_was_set_back_keeps_nobody_out(own_server: Server, n_
     store = Store(own_server.url)
     rates, rate = RateLimiter(store), rate_of("10/minute")
     if n_before:
-        await rates.count(rate, "key", "a", n_before)
+        await rates.count(rate, "key", "a", n_before, learns=True)
         (counter,) = [name async for name in store.client.scan_iter("abound:rates*")]
         await store.client.pexpire(counter, 54_000)  # as if it had been counted 66 seconds ago
-    await rates.count(rate, "key", "a", 3)
+    await rates.count(rate, "key", "a", 3, learns=True)
     counters = [name async for name in store.client.scan_iter("abound:rates*")]
     assert len(counters) == (2 if n_before else 1)
     for name in counters:
         await store.client.pexpire(name, await store.client.pttl(name) + 3_600_000)
-    await rates.count(rate, "key", "a", 10)
+    await rates.count(rate, "key", "a", 10, learns=True)
     with pytest.raises(RateLimited):
-        await rates.count(rate, "key", "a", 10)
+        await rates.count(rate, "key", "a", 10, learns=True)
     await store.close()
 
 
@@ -168,10 +170,14 @@ async def test_all_replicas_count_together(store: Store) -> None:
     assert sum(outcome is None for outcome in outcomes) == 10
 
 
-def test_without_the_store_classify_goes_on_uncounted_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_store_classify_goes_on_uncounted_and_learning_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("abound.security.rate_limits.ANSWER_SECONDS", 2.0)
-    with served() as service:
+    with served() as service, ThreadPoolExecutor(2) as threads:
         made = make_key(service, "classify", "learn", rate="5/minute")
+
+        def learn(n: int) -> httpx.Response:
+            return service.http.post("/learn", json={"instances": [LABELLED] * n}, headers=bearer(made))
+
         service.server.pause()
         try:
             began = time.monotonic()
@@ -180,30 +186,12 @@ def test_without_the_store_classify_goes_on_uncounted_and_soon(monkeypatch: pyte
             assert time.monotonic() - began < 30  # one waits for the store, the others do not
             metrics = service.http.get("/metrics", headers=bearer(made))
             assert "abound_rates_unchecked_total 20.0" in metrics.text
+            learning = threads.submit(learn, 5)
+            time.sleep(3)  # it would not wait as long if it were not counted
         finally:
             service.server.resume()
-        until(lambda: classify(service, made, ONE).status_code == 429)
-
-
-def test_what_is_learned_is_counted_however_slow_the_store_is(
-    service: Served, limited: CreatedKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count = RateLimiter._hit
-
-    async def slowly(self: RateLimiter, *given: Any) -> float | None:
-        await asyncio.sleep(0.1)
-        return await count(self, *given)
-
-    monkeypatch.setattr("abound.security.rate_limits.ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(RateLimiter, "_hit", slowly)
-    headers = bearer(limited)
-    for _ in range(25):
-        assert classify(service, limited, ONE).status_code == 200
-    for _ in range(2):
-        assert service.http.post("/learn", json={"instances": [LABELLED] * 8}, headers=headers).status_code == 200
-    problem(service.http.post("/learn", json={"instances": [LABELLED] * 8}, headers=headers), 429, "rate-limited")
-    answers = lines(service.http.post("/learn", content=ndjson(*[LABELLED] * 8), headers=headers | NDJSON))
-    assert ["status" in answer for answer in answers] == [False] * 4 + [True] * 4
+        assert learning.result().status_code == 200
+        problem(learn(1), 429, "rate-limited")
 
 
 async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_it(own_server: Server) -> None:
@@ -221,7 +209,9 @@ async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_
         with pytest.raises(RateLimited):  # also while those who classify leave the store alone
             await rates.count(rate, "key", "one", 1, learns=True)
         own_server.pause()
-        rates._patience = 1.0
+        await store.close()
+        store = Store(own_server.url, replace(PATIENT, reply_seconds=1.0))
+        rates = RateLimiter(store, RateParams(source="10/minute"))
         with pytest.raises(
             StoreUnavailable, match="instances of this key cannot be counted against its rate; nothing was appended"
         ):

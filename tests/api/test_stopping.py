@@ -75,7 +75,7 @@ def test_requests_that_a_stop_cuts_off_end_in_the_form_of_all_errors(capfd: pyte
         first = streaming.recv(65_536)
         while b'"applied":true' not in first:
             first += streaming.recv(65_536)
-        until(lambda: service.app.state.parts.held._bytes == 5 * len(begun[:-1]) + len(begun + "\n"))
+        until(lambda: service.app.state.parts.held.n_bytes == 5 * len(begun[:-1]) + len(begun + "\n"))
     for connection in connections:
         answer = everything(connection)
         head, _, body = answer.partition(b"\r\n\r\n")

@@ -18,7 +18,7 @@ from abound.api import app
 from abound.processes import tracing
 from abound_core.errors import CannotStart
 from tests.support.job_worker import until
-from tests.support.served import NDJSON, Served, ndjson, served
+from tests.support.served import Served, served
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
@@ -74,20 +74,6 @@ def test_a_lesson_is_appended_and_applied_within_its_request(traced: Served) -> 
     assert append.end_time <= apply.start_time <= apply.end_time <= request.end_time  # type: ignore[operator]
 
 
-def test_a_request_that_does_not_wait_has_no_span_of_applying(traced: Served) -> None:
-    EXPORTER.clear()
-    answer = traced.http.post("/learn", json=TEXT | {"wait": "log"})
-    assert answer.status_code == 202
-    assert [one.name for one in finished()] == ["append", "request"]
-
-
-def test_lines_that_share_an_entry_have_spans_of_their_own(traced: Served) -> None:
-    EXPORTER.clear()
-    found = spans_after(traced.http.post("/learn", content=ndjson(TEXT, TEXT), headers=NDJSON))
-    assert [one.name for one in found].count("append") == [one.name for one in found].count("apply") >= 1
-    assert {one.context.trace_id for one in found} == {found[0].context.trace_id}
-
-
 @pytest.mark.parametrize("body", [{"text": "wheat"}, {"instances": [{"text": "wheat"}] * 3}])
 def test_an_instance_or_a_batch_is_ranked_within_its_request(traced: Served, body: dict[str, object]) -> None:
     EXPORTER.clear()
@@ -95,15 +81,6 @@ def test_an_instance_or_a_batch_is_ranked_within_its_request(traced: Served, bod
     assert (request.name, rank.name) == ("request", "rank")
     assert dict(rank.attributes or {}) == {"abound.instances": len(body.get("instances", [1]))}  # type: ignore[arg-type]
     assert rank.context.trace_id == int(TRACE, 16)
-
-
-def test_other_routes_and_refusals_are_spans_too(traced: Served) -> None:
-    EXPORTER.clear()
-    traced.http.get("/models/default/stats")
-    traced.http.post("/models/absent/learn", json=TEXT, headers={"traceparent": "nonsense"})
-    found = finished(2)
-    assert [(one.attributes or {})["http.response.status_code"] for one in found] == [200, 404]
-    assert all(one.parent is None for one in found)
 
 
 async def test_the_clients_pass_the_trace_on(traced: Served) -> None:

@@ -78,15 +78,12 @@ def test_the_client_sends_arrays(service: Served) -> None:
         ([0.0] * D, "vector", "all zeros"),
         ([], "vector", "length >= 1"),
         ([0.5] * 2049, "vector", "length <= 2048"),
-        ([0.5, "a"], "vector[1]", "expected `float`"),
-        ("0.5", "vector", "expected"),
         ({"base64": "AAAA"}, "vector.dtype", "missing"),
-        ({"base64": "AAAA", "dtype": "float64"}, "vector.dtype", "float64"),
         ({"base64": "AAAA", "dtype": "float32"}, "vector.base64", "3 bytes"),
         ({"base64": "A?==", "dtype": "int8"}, "vector.base64", "not valid base64"),
         ({"base64": base64.b64encode(np.full(D, np.nan, "<f4")).decode(), "dtype": "float32"}, "vector.base64", "nan"),
     ],
-    ids=["length", "zeros", "empty", "long", "word", "string", "no dtype", "dtype", "bytes", "base64", "nan"],
+    ids=["length", "zeros", "empty", "long", "no dtype", "bytes", "base64", "nan"],
 )
 def test_what_is_refused(service: Served, model: str, vector: Any, field: str, detail: str) -> None:
     for path, more in (("classify", {}), ("learn", {"labels": ["a"]})):
@@ -126,13 +123,6 @@ def test_a_remembered_vector_is_learned(service: Served, model: str) -> None:
     assert "new kind" in [one["label"] for one in answer["labels"]]
 
 
-def test_an_idempotency_key_covers_the_vector(service: Served, model: str) -> None:
-    path, body = f"/models/{model}/learn", {"text": "a", "vector": numbers(0, 1), "labels": ["kind 0"], "key": "one"}
-    first = service.http.post(path, json=body)
-    assert service.http.post(path, json=body).json() == first.json()
-    problem(service.http.post(path, json={**body, "vector": numbers(0, 2)}), 422, field="key")
-
-
 def test_features_of_a_label_are_shown_without_codes(service: Served, model: str) -> None:
     told = service.http.get(f"/models/{model}/labels/kind 0").json()
     assert [one["feature"] for one in told["features"]][:2] != []
@@ -140,14 +130,11 @@ def test_features_of_a_label_are_shown_without_codes(service: Served, model: str
     assert told["total"] == len(told["features"]) <= 3
 
 
-MANY = {f"x{i}": float(one) for i, one in enumerate(np.random.default_rng(0).normal(size=65).round(3))}
 WARNED: dict[str, tuple[dict[str, Any], str | None]] = {
-    "an embedding": (MANY, "send an embedding as `vector`"),
-    "one number": ({"price": 3, "debt": -2}, "debt;"),
+    "an embedding": ({f"x{i}": 0.5 - i % 2 for i in range(65)}, "send an embedding as `vector`"),
     "several": ({"price": 3} | {f"n{i}": -i for i in range(8)}, "n1, n2, n3, n4, n5 and 2 more;"),
     "a long name": ({"price": 3, "x" * 100: -1e-9}, "x" * 64 + "...;"),
-    "no negative ones": ({key: abs(one) for key, one in MANY.items()}, None),
-    "a negative zero": ({"price": 3, "debt": -0.0, "note": "a:-1", "-": 1, "on": True}, None),
+    "none": ({"price": 3, "debt": -0.0, "note": "a:-1", "-": 1, "on": True}, None),
 }
 
 
@@ -155,20 +142,17 @@ WARNED: dict[str, tuple[dict[str, Any], str | None]] = {
 def test_negative_numbers_that_are_ignored_are_named(service: Served, case: str) -> None:
     features, named = WARNED[case]
     name, split = fresh_model(service), fresh_model(service, negative="split")
-    for given in ({"features": features}, {"features": features, "text": "socks"}):
-        learned = given | {"labels": ["a"]}
-        for path, body in (
-            ("learn", learned),
-            ("learn", {"instances": [{"text": "socks", "labels": ["a"]}, learned]}),
-            ("classify", given),
-            ("classify", given | {"k": 3}),
-            ("classify", {"instances": [{"text": "socks"}, given]}),
-        ):
-            answer = service.http.post(f"/models/{name}/{path}", json=body)
-            assert answer.status_code == 200, answer.text
-            assert (answer.json().get("warning") is None) is (named is None)
-            assert named is None or named in answer.json()["warning"]
-            assert "warning" not in service.http.post(f"/models/{split}/{path}", json=body).json()
+    given = {"features": features}
+    for path, body in (
+        ("learn", given | {"labels": ["a"]}),
+        ("learn", {"instances": [{"text": "socks", "labels": ["a"]}, given | {"labels": ["a"]}]}),
+        ("classify", given | {"text": "socks"}),
+        ("classify", {"instances": [{"text": "socks"}, given]}),
+    ):
+        answer = service.http.post(f"/models/{name}/{path}", json=body).raise_for_status().json()
+        assert (answer.get("warning") is None) is (named is None)
+        assert named is None or named in answer["warning"]
+        assert "warning" not in service.http.post(f"/models/{split}/{path}", json=body).json()
 
 
 @pytest.mark.parametrize("options", [{}, {"names": True}, {"explain": True}, {"remember": True}], ids=str)

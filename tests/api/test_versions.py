@@ -19,6 +19,7 @@ from abound.cli.main import app
 from abound.client import Client, Refused
 from abound.client.local_service import own_service
 from tests.jobs.test_fit import Place, instances
+from tests.support.served import problem
 
 FILE = {"content-type": "application/vnd.abound.version"}
 
@@ -196,13 +197,43 @@ def test_what_is_not_there_is_not_found(place: Place) -> None:
     assert answer_to(place, "GET", "/models/none/versions").status_code == 404
 
 
-def test_a_challenger_stays(place: Place, made: list[dict[str, Any]]) -> None:
-    job = place.client.submit({"method": "frequency", "activate": "if_better"})
-    job = list(place.client.follow(job["id"]))[-1]
+def test_a_challenger_stays_until_it_is_withdrawn(place: Place, made: list[dict[str, Any]]) -> None:
+    client = place.client
+    job = client.submit({"method": "frequency", "activate": "if_better"})
+    job = list(client.follow(job["id"]))[-1]
+    version = job["version"]
     assert job["outcome"]["challenger"] is True
-    assert place.client.version("default", job["version"])["needed"] == "it is a challenger"
+    assert client.version("default", version)["needed"] == "it is a challenger"
     with refusing("it is a challenger"):
-        place.client.delete_version("default", job["version"])
+        client.delete_version("default", version)
+    path = "/models/default/challengers"
+    entered = answer_to(place, "POST", path, json={"version": made[0]["id"], "reason": "it looks good"})
+    assert (entered.status_code, entered.json()["challengers"][1]["reason"]) == (201, "it looks good")
+    listed = answer_to(place, "GET", path).json()["challengers"]
+    assert {one["version"] for one in listed} == {version, made[0]["id"]}
+    for one in (version, made[0]["id"]):
+        assert answer_to(place, "DELETE", f"{path}/{one}").status_code == 204
+    assert answer_to(place, "GET", path).json()["challengers"] == []
+    assert answer_to(place, "DELETE", f"{path}/{version}").status_code == 404
+
+
+KNOWN = b'{"version": "aaaaaaaa"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        (KNOWN, 404, None),
+        (b'{"version":', 400, None),
+        (KNOWN + b" " * 2**24, 413, None),
+        (b"", 422, "version"),
+        (b'{"version": "live"}', 422, "version"),
+        (KNOWN[:-1] + b', "why": 1}', 422, "why"),
+    ],
+    ids=["unknown", "cut", "large", "empty", "live", "field"],
+)
+def test_what_cannot_be_a_challenger_is_refused(place: Place, body: bytes, status: int, field: str | None) -> None:
+    problem(answer_to(place, "POST", "/models/default/challengers", content=body), status, field=field)
 
 
 def test_what_was_fitted_on_forgotten_events_goes(place: Place) -> None:

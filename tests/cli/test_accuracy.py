@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.cli.accuracy import RunningAccuracy
-from abound_core.rank_sums import rank_in
 
 
 def plain(ranks: list[int | None]) -> dict[str, object]:
@@ -30,9 +29,3 @@ def test_all_and_the_newest(ranks: list[int | None], window: int) -> None:
         tally.add(rank)
     assert tally.all() == plain(ranks)
     assert tally.window() == plain(ranks[-window:])
-
-
-def test_the_rank_in_an_answer() -> None:
-    assert rank_in(["a", "b", "c"], ["c", "b"]) == 2
-    assert rank_in(["a"], ["b"]) == 0
-    assert rank_in([], ["b"]) == 0

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from abound.cli.versions import list_versions
 from abound.client import Client
 from tests.support.command_line import Ran, Run
 from tests.support.job_worker import Office, office
@@ -58,7 +57,7 @@ def test_metrics_are_shown_for_people(run: Run, monkeypatch: pytest.MonkeyPatch)
         assert line in shown
 
 
-@pytest.mark.parametrize("columns", ["80", "40", None])
+@pytest.mark.parametrize("columns", ["40", None])
 def test_ids_are_listed_whole_however_narrow_the_terminal_is(
     run: Run, columns: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,24 +73,6 @@ def test_ids_are_listed_whole_however_narrow_the_terminal_is(
     assert first.startswith("0123456789abcdef0123  running 25%  one_vs_rest  ")
     assert (error.strip() in first) == (columns is None)
     assert bool(more) == (columns is not None)
-
-
-@pytest.mark.parametrize("columns", ["80", None])
-def test_versions_are_listed_with_ids_and_measures_whole(
-    columns: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    card = {"id": "0123456789abcdef", "method": "exmlds_joint", "metrics": {"R@1": 0.5432, "P@1": 0.6789}}
-    card |= {"sizes": {"instances": 200_000}, "bytes": 123_456, "created": 1.7e9, "needed": "it is what was before"}
-    monkeypatch.setattr(Client, "versions", lambda self, model: {"versions": [card]})
-    if columns is None:
-        monkeypatch.delenv("COLUMNS", raising=False)
-    else:
-        monkeypatch.setenv("COLUMNS", columns)
-    list_versions()
-    first = capsys.readouterr().out.splitlines()[1]
-    assert first.startswith("0123456789abcdef  exmlds_joint  0.5432  ")
-    assert "200,000" in first
-    assert ("123,456" in first) == (columns is None)
 
 
 def test_a_followed_job_that_does_not_succeed_ends_the_command_with_1(run: Run) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from abound.processes.embedded_store import EmbeddedStore
@@ -78,9 +77,6 @@ def test_every_offline_command_prints_where_the_store_is(run: Run, tmp_path: Pat
         _, out, err = run(*command.split(), *more, "--data-dir", tmp_path / "data")
         assert f"store: {tmp_path / 'data'}\n" in err, command
         assert "store: " not in out
-
-
-def test_the_password_of_a_store_is_not_printed(run: Run) -> None:
     _, out, err = run("keys", "list", "--redis-url", "redis://abound:secret@localhost:1/3")
     assert err.startswith("store: redis://localhost:1/3\n")
     assert "secret" not in out + err
@@ -145,45 +141,29 @@ def test_an_embedded_store_that_runs_is_asked_as_it_is(run: Run, tmp_path: Path)
 def test_the_life_of_a_key(run: Run, service: Served) -> None:
     where = ("--redis-url", service.server.url)
     terms = ("-s", "learn", "-s", "classify", "-m", "default", "--expires", "30d", "--rate", "100/second")
-    code, out, _ = run("keys", "create", *terms, "--json", *where)
-    assert code == 0
-    made = json.loads(out)
-    assert made["scopes"] == ["classify", "learn"]
-    assert made["models"] == ["default"]
+    made = run("keys", "create", *terms, "--json", *where).json
+    assert (made["scopes"], made["models"], made["rate"]) == (["classify", "learn"], ["default"], "100/second")
     assert made["expires"] - made["created"] == pytest.approx(30 * 86_400)
-    code, out, _ = run("keys", "rotate", made["id"], "--grace", "0", "--json", *where)
-    rotated = json.loads(out)
-    assert (code, rotated["replaces"], rotated["rate"]) == (0, made["id"], "100/second")
-    assert rotated["key"] != made["key"]
+    rotated = run("keys", "rotate", made["id"], "--grace", "0", "--json", *where).json
+    assert rotated["replaces"] == made["id"]
     assert run("keys", "revoke", rotated["id"], *where)[:2] == (0, f"{rotated['id']} is revoked\n")
     states = {key["id"]: key["state"] for key in listed(run, *where)}
     assert states == {made["id"]: "expired", rotated["id"]: "revoked"}
     assert run("keys", "rotate", rotated["id"], *where)[0] == 1  # for good is for good
-    assert run("keys", "revoke", "f" * 12, *where)[0] == 1
     assert run("keys", "clear", "--yes", *where)[0] == 0
     assert listed(run, *where) == []
-    acts = json.loads(run("audit", "--json", "-n", "10", *where)[1])["acts"]
-    assert [(act["action"], act["outcome"]) for act in acts] == [
-        ("key.clear", "done"),
-        ("key.revoke", "refused"),
-        ("key.rotate", "refused"),
-        ("key.revoke", "done"),
-        ("key.rotate", "done"),
-        ("key.create", "done"),
-    ]
-    assert made["key"][-43:] not in json.dumps(acts)
+    out = run("audit", "--json", "-n", "10", *where).out
+    acts = [(act["action"], act["outcome"]) for act in json.loads(out)["acts"]]
+    assert acts[:3] == [("key.clear", "done"), ("key.rotate", "refused"), ("key.revoke", "done")]
+    assert made["key"][-43:] not in out
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("-s", "root"),
-        ("-s", "learn", "-m", "no/name"),
         ("-s", "learn", "--expires", "soon"),
-        ("-s", "learn", "--expires", "0s"),
         ("-s", "learn", "--rate", "many"),
-        ("-s", "learn", "--rate", "0/second"),
         ("-s", "learn", "--description", "two\nlines"),
     ],
 )
@@ -192,51 +172,28 @@ def test_wrong_use(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None
     assert not (tmp_path / "data").exists()
 
 
-def test_commands_send_the_key_that_a_file_holds(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: Served
+def test_a_missing_and_a_wrong_key_are_answered_with_the_options_that_set_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str | None] = []
-    real = httpx.AsyncClient.request
-
-    async def note(self: httpx.AsyncClient, *arguments: Any, **options: Any) -> httpx.Response:
-        seen.append(self.headers.get("authorization"))
-        return await real(self, *arguments, **options)
-
-    monkeypatch.setattr(httpx.AsyncClient, "request", note)
-    (tmp_path / "key").write_text("abk_x\n")
-    monkeypatch.setenv("ABOUND_KEY_FILE", str(tmp_path / "key"))
-    assert run("models", "list", "--url", service.url)[0] == 0
-    monkeypatch.setenv("ABOUND_KEY", "abk_y")
-    assert run("models", "list", "--url", service.url)[0] == 0
-    assert seen == ["Bearer abk_x", "Bearer abk_y"]
-
-
-def test_a_missing_and_a_wrong_key_are_answered_with_the_options_that_set_one(run: Run) -> None:
     with served() as locked:
-        made = make_key(locked, "classify")
-        where = ("--url", locked.url)
-        code, _, err = run("models", "list", *where)
-        assert (code, err) == (
-            1,
-            "abound: a key is needed: send the header Authorization: Bearer <key> (401); "
-            "set ABOUND_KEY, ABOUND_KEY_FILE or --key\n",
-        )
-        code, _, err = run("models", "list", "--key", "abk_x", *where)
-        expected = "abound: there is no such key (401); check ABOUND_KEY, ABOUND_KEY_FILE or --key\n"
-        assert (code, err) == (1, expected)
-        code, _, err = run("models", "create", "new", "--key", made.secret, *where)
-        assert (code, err) == (1, "abound: this key does not have the scope admin (403)\n")
+        made, where = make_key(locked, "classify"), ("--url", locked.url)
+        missing, wrong = run("models", "list", *where), run("models", "list", "--key", "abk_x", *where)
+        (tmp_path / "key").write_text(f"{made.secret}\n")
+        monkeypatch.setenv("ABOUND_KEY_FILE", str(tmp_path / "key"))
+        assert run("models", "list", *where).code == 0
+        refused = run("models", "create", "new", *where)
+        monkeypatch.setenv("ABOUND_KEY", "abk_y")
+        assert "there is no such key" in run("models", "list", *where).err
+    needed = "a key is needed: send the header Authorization: Bearer <key> (401)"
+    assert missing.err == f"abound: {needed}; set ABOUND_KEY, ABOUND_KEY_FILE or --key\n"
+    assert wrong.err == "abound: there is no such key (401); check ABOUND_KEY, ABOUND_KEY_FILE or --key\n"
+    assert refused.err == "abound: this key does not have the scope admin (403)\n"
+    assert missing.code == wrong.code == refused.code == 1
 
 
 def test_a_key_that_cannot_travel_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    two_lines = tmp_path / "key"
-    two_lines.write_text("abk_1\nabk_2\n")
-    monkeypatch.setenv("ABOUND_KEY_FILE", str(two_lines))
-    code, _, err = run("models", "list", "--url", "http://127.0.0.1:1")
-    assert code == 2
-    assert "printable ASCII" in err
-    for key in ("abk_é", "abk_1\n"):
-        monkeypatch.setenv("ABOUND_KEY", key)
-        code, _, err = run("models", "list", "--url", "http://127.0.0.1:1")
-        assert code == 2
-        assert "printable ASCII" in err
+    (tmp_path / "key").write_text("abk_1\nabk_2\n")
+    for name, value in (("ABOUND_KEY_FILE", str(tmp_path / "key")), ("ABOUND_KEY", "abk_é")):
+        monkeypatch.setenv(name, value)
+        ran = run("models", "list", "--url", "http://127.0.0.1:1")
+        assert (ran.code, "printable ASCII" in ran.err) == (2, True)

@@ -50,27 +50,6 @@ async def test_a_language_model_teaches_and_asks(service: Served) -> None:
         assert service.learned(name) == 1
 
 
-async def test_suggestions_have_the_registered_names(service: Served) -> None:
-    name = fresh_model(service)
-    async with AsyncClient(service.url) as abound, Client(make_server(abound, name)) as client:
-        await abound.register_labels(name, [{"label": "c7", "name": "Wheat"}])
-        await call(client, "teach", text="wheat prices", labels=["c9"])
-        for tool in ("suggest_labels", "explain"):
-            suggested = await call(client, tool, text="wheat")
-            assert {one["label"]: one["name"] for one in suggested} == {"c7": "Wheat", "c9": None}
-
-
-async def test_a_language_model_sends_vectors(service: Served) -> None:
-    name = fresh_model(service, update="sls")
-    async with AsyncClient(service.url) as abound, Client(make_server(abound, name)) as client:
-        await call(client, "teach", text="", labels=["grain"], vector=[1, 0.2, 0])
-        await call(client, "teach", text="oil prices", labels=["energy"], vector=[-0.1, 0.2, 1])
-        for vector, label in (([0.9, 0.1, 0], "grain"), ([0, 0.2, 0.8], "energy")):
-            best, *_ = await call(client, "suggest_labels", text="", vector=vector)
-            assert best["label"] == label
-        assert "those of this model have 3" in await failure(client, "suggest_labels", text="", vector=[1])
-
-
 async def failure(client: Client, tool: str, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     assert result.is_error, result
@@ -88,12 +67,6 @@ async def test_a_service_that_does_not_answer_is_reported() -> None:
         for tool, arguments in [("suggest_labels", {}), ("explain", {}), ("teach", {"labels": ["grain"]})]:
             assert "start one with: abound serve" in await failure(client, tool, text="wheat", **arguments)
         assert "start one with: abound serve" in await failure(client, "find_label", part="grain")
-
-
-async def test_only_teach_changes_a_model(service: Served) -> None:
-    async with AsyncClient(service.url) as abound, Client(make_server(abound, "default")) as client:
-        hints = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
-    assert {name for name, one in hints.items() if one is None or not one.read_only_hint} == {"teach"}
 
 
 def command(service: Served, directory: Path, **environment: str) -> StdioServerParameters:

@@ -58,8 +58,29 @@ def test_another_language_and_label(turtle: str) -> None:
     assert plain["name"] == "Plain"
     assert wheat == {"label": "633.11", "name": "Vehnä", "parent": "633", "metadata": {"uri": f"{BASE}wheat"}}
     assert [one["label"] for one in read_concepts(turtle, "en", "name")] == ["Cereals", "Plain", "Wheat"]
-    with pytest.raises(Malformed, match="t/cereals has no name"):
+    with pytest.raises(Malformed, match=r"language sv; names are in en \(2\), fi \(2\), no language \(1\)"):
         list(read_concepts(turtle, "sv", "name"))
+
+
+def test_regions_of_a_language_and_parents_that_close_a_cycle(tmp_path: Path) -> None:
+    path = tmp_path / "regions.ttl"
+    path.write_text(
+        TURTLE.partition("t:cereals")[0]
+        + """
+t:a a skos:Concept ; skos:prefLabel "Grey"@en-GB, "Gray"@en-US ; skos:broader t:b .
+t:b a skos:Concept ; skos:prefLabel "Blue"@en, "Azure"@en-GB ; skos:broader t:c .
+t:c a skos:Concept ; skos:prefLabel "Cyan"@en-GB ; skos:broader t:a, t:d .
+t:d a skos:Concept ; skos:prefLabel "Dim" ; skos:altLabel "Dark"@en-GB ; skos:broader t:d .
+"""
+    )
+    said: list[str] = []
+    found = {one["name"]: one.get("parent") for one in read_concepts(str(path), "en", "name", said.append)}
+    assert found == {"Grey": "Blue", "Blue": "Cyan", "Cyan": "Dim", "Dim": None}
+    assert [line.rpartition(": ")[2] for line in said] == [
+        f"{BASE}{one} skos:broader {BASE}{other}" for one, other in ("ca", "dd")
+    ]
+    american = [one.get("name") for one in read_concepts(str(path), "en-US", "uri")]
+    assert american == ["Gray", None, None, "Dim"]
 
 
 @pytest.mark.parametrize(("suffix", "form"), [("rdf", "xml"), ("nt", "nt"), ("jsonld", "json-ld")])

@@ -89,23 +89,6 @@ def test_a_stream_is_learned_once_and_asked(service: Served) -> None:
         assert best == [f"c{i}" for i in range(7)]
 
 
-def test_in_order_the_client_makes_the_state_that_one_request_makes(service: Served) -> None:
-    ours, theirs = fresh_model(service), fresh_model(service)
-    with Client(service.url) as client:
-        assert len(list(Model(client, ours).learn_many(stream(2300), keyed=False))) == 2300
-        whole = client.learn(theirs, {"instances": [vars_of(one) for one in stream(1000)]})
-        assert len(whole["results"]) == 1000
-        list(Model(client, theirs).learn_many(stream(2300)[1000:], keyed=False))
-        assert client.stats(ours)["connections"] == client.stats(theirs)["connections"]
-        ask = {"features": {"f3": 1}, "explain": True}
-        answers = [client.classify(name, ask)["labels"] for name in (ours, theirs)]
-        assert answers[0] == answers[1]
-
-
-def vars_of(one: Labelled) -> dict[str, object]:
-    return {"features": one.features, "labels": one.labels}
-
-
 def test_half_of_a_surrogate_pair_ends_no_stream(service: Served) -> None:
     name = fresh_model(service)
     with Client(service.url) as client:
@@ -133,21 +116,6 @@ async def test_an_event_loop_teaches_and_asks_at_once(service: Served) -> None:
             await client.describe("nobody")
 
 
-def test_absent_fields_of_an_answer_are_none(service: Served) -> None:
-    with Client(service.url) as client:
-        plain, calibrated = client.model(fresh_model(service)), client.model("calibrated")
-        calibrated.create(calibrate=True)
-        answers = []
-        for model in (plain, calibrated):
-            model.learn("wheat prices rise", ["grain"])
-            answers.append(model.classify("wheat"))
-        assert (answers[0].labels[0].probability, answers[0].labels[0].because, answers[0].id) == (None, None, None)
-        assert answers[0].remembered is None
-        probability = answers[1].labels[0].probability
-        assert probability is not None
-        assert 0 < probability < 1
-
-
 def test_a_client_can_start_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ABOUND_KEY", "of another service")
     with Client(":memory:") as client:
@@ -158,16 +126,6 @@ def test_a_client_can_start_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch
         url = client.url
     with pytest.raises(Unreachable), Client(url) as client:
         client.models()
-
-
-async def test_a_client_for_event_loops_can_start_a_service_of_its_own() -> None:
-    async with AsyncClient(":memory:") as client:
-        assert (await client.model("default").learn("wheat prices rise", ["grain"])).applied
-        job = await client.submit({"method": "unweighted"})
-        assert (await client.wait(job))["state"] == "succeeded"
-        url = client.url
-    with pytest.raises(Unreachable), Client(url) as other:
-        other.models()
 
 
 def test_the_service_of_a_client_that_was_not_closed_ends_with_it() -> None:

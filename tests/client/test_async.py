@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 import pytest
 
-from abound.client import AsyncClient, AsyncModel, Client, Labelled, Model, Refused
+from abound.client import AsyncClient, AsyncModel, Client, Model, Refused
 from tests.client.mock_service import echo, lines, problem
 
 
@@ -48,13 +47,6 @@ async def test_streams_are_cut_sent_at_once_and_answered_in_order(source: Callab
         answers = [answer["n"] async for answer in made.learn_stream("a/b", given, in_flight=3)]  # type: ignore[arg-type]
     assert answers == list(range(2500))
     assert sorted(sizes) == [500, 1000, 1000]
-
-
-async def test_a_line_that_would_shift_the_answers_is_an_error() -> None:
-    answers = client(echo).learn_stream("m", from_the_loop([*lines(2), b"\n", *lines(1)]))
-    assert [(await anext(answers))["n"] for _ in range(2)] == [0, 1]
-    with pytest.raises(ValueError, match=r"^line 3 of the stream"):
-        await anext(answers)
 
 
 async def test_an_error_of_one_request_among_several_reaches_the_caller_behind_the_answers_before() -> None:
@@ -95,34 +87,3 @@ async def test_a_stream_that_is_given_up_ends_its_requests() -> None:
     assert (await anext(answers))["n"] == 0
     await answers.aclose()
     assert ended == [1, 1]
-
-
-async def test_a_refused_line_has_its_number_in_the_stream() -> None:
-    def refuse_last(request: httpx.Request) -> httpx.Response:
-        sent = request.content.splitlines()
-        bad = json.dumps(problem(422, line=len(sent))).encode()
-        return httpx.Response(200, content=b"\n".join([*sent[:-1], bad]))
-
-    answers = [answer async for answer in client(refuse_last).learn_stream("m", lines(2500), in_flight=3)]
-    assert [one["line"] for one in answers if "line" in one] == [1000, 2000, 2500]
-
-
-async def test_a_model_gives_keys_and_types() -> None:
-    seen = []
-
-    def learned(request: httpx.Request) -> httpx.Response:
-        seen.extend(json.loads(line) for line in request.content.splitlines())
-        fine = {"offset": "1-0.0", "applied": True, "durability": "log", "rank": 2, "updated": True}
-        return httpx.Response(200, content="\n".join(map(json.dumps, [fine, problem(422, field="labels")])))
-
-    async def instances() -> AsyncIterator[Labelled]:
-        yield Labelled(text="a", labels=["x"])
-        yield Labelled(features={"b": 1.5}, labels=[], key="mine")
-
-    first, second = [answer async for answer in AsyncModel(client(learned), "m").learn_many(instances())]
-    assert not isinstance(first, Refused)
-    assert first.rank == 2
-    assert isinstance(second, Refused)
-    assert second.problem["field"] == "labels"
-    assert seen[0]["key"].endswith(":1")
-    assert seen[1] == {"features": {"b": 1.5}, "labels": [], "key": "mine"}

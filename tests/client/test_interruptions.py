@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -98,6 +99,15 @@ def test_a_learn_that_waits_for_the_log_only_is_never_sent_twice(error: int) -> 
     assert ["Idempotency-Key" in request.headers for request in script.requests] == [False]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_call_ends_its_request_and_the_client_goes_on() -> None:
     begun, cancelled = threading.Event(), threading.Event()
 
@@ -116,7 +126,7 @@ def test_an_interrupted_call_ends_its_request_and_the_client_goes_on() -> None:
         begun.wait(30)
         time.sleep(0.5)  # the caller waits for the result by then, which nothing tells
         signal.pthread_kill(main, signal.SIGINT)
-        while not cancelled.wait(5):  # it did not wait yet: nothing woke it
+        while not cancelled.wait(20):  # it did not wait yet: nothing woke it
             signal.pthread_kill(main, signal.SIGINT)
 
     main = threading.main_thread().ident

@@ -8,9 +8,11 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pandas
+import polars
 import pytest
 
-from abound.client import AsyncClient, Client, InputInstance, Labelled, Model
+from abound.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused
 from abound.client import requests as calls
 from tests.client.mock_service import Script, body, client, echo, problem
 
@@ -35,6 +37,59 @@ def test_what_numpy_holds_is_sent_as_what_it_is() -> None:
         model.learn(labels=["x"], features={"a": 1j})
     wide = [np.longdouble(1.5), np.array([0.5], np.longdouble), np.array(["a", 1], object)]
     assert calls.encode(wide) == b'[1.5,[0.5],["a",1]]'
+
+
+ROWS = {
+    "title": ["wool socks", None],
+    "topic": ["socks", "ties"],
+    "code": [5812, 4111],
+    "price": [np.float64(2.5), float("nan")],
+    "on": [pandas.Timestamp("2026-02-02"), pandas.NaT],
+}
+READ = [
+    {
+        "text": "wool socks",
+        "features": {"code": "5812", "price": 2.5, "on weekday": "Mon", "on month": "2", "on day": "2"},
+    },
+    {"text": "", "features": {"code": "4111"}},
+]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pandas.DataFrame(ROWS).astype({"code": "category"}),
+        pandas.DataFrame(ROWS).astype({"code": "string"}),
+        polars.DataFrame({**ROWS, "code": ["5812", "4111"], "on": [ROWS["on"][0].to_pydatetime(), None]}),
+        [dict(zip(ROWS, row, strict=True)) | {"code": str(row[2])} for row in zip(*ROWS.values(), strict=True)],
+    ],
+    ids=["categories", "strings", "polars", "dicts"],
+)
+def test_rows_of_frames_and_dicts_have_roles(given: Any) -> None:
+    script = Script(body('{"offset": "1-0.0", "applied": true, "durability": "log", "rank": 2, "updated": true}\n' * 2))
+    list(Model(client(script), "m").learn_many(given, keyed=False, text="title", label="topic"))
+    sent = [json.loads(line) for line in script.requests[0].content.splitlines()]
+    assert sent == [one | {"labels": [label]} for one, label in zip(READ, ROWS["topic"], strict=True)]
+
+
+async def test_a_bad_row_is_refused_at_its_place_and_the_others_are_sent() -> None:
+    answer = body('{"offset": "1-0.0", "applied": true, "durability": "log", "rank": 2, "updated": true}\n' * 2)
+    rows: list[Any] = [
+        {"text": "a", "labels": ["x"]},
+        {"txt": "b"},
+        {"text": "c", "labels": ["x"]},
+        {"features": {"z": 1j}},
+    ]
+    model = Model(client(Script(answer)), "m")
+    amodel = AsyncModel(AsyncClient("http://test", transport=httpx.MockTransport(Script(answer))), "m")
+    for answers in (list(model.learn_many(rows)), [one async for one in amodel.learn_many(rows)]):
+        assert [isinstance(one, Refused) for one in answers] == [False, True, False, True]
+        assert [str(one).partition(": ")[0] for one in answers if isinstance(one, Refused)] == [
+            "instance 2",
+            "instance 4",
+        ]
+    frame = pandas.DataFrame({"text": ["a", "b", "c"], "label": ["x", "y", "x"], "price": [1.0, float("inf"), 2.0]})
+    assert [isinstance(one, Refused) for one in model.learn_many(frame)] == [False, True, False]
 
 
 def test_many_instances_are_texts_structs_or_dicts() -> None:
@@ -107,20 +162,12 @@ async def test_a_data_set_is_a_file(name: str | None, tmp_path: Path) -> None:
         client(script).put_dataset(tmp_path / "missing.jsonl")
 
 
-def test_one_column_of_a_data_set_is_a_string_or_a_list() -> None:
-    made = client(lambda request: httpx.Response(201, json={"url": str(request.url)}))
-    urls = {
-        made.put_dataset("a.csv", pieces=[b""], text=text, ignore=ignore)["url"]
-        for text, ignore in (("subject", "id"), (["subject"], ("id",)))
-    }
-    assert urls == {"http://test/datasets/a?filename=a.csv&text=subject&ignore=id"}
-
-
 def test_what_is_no_instance_is_an_error() -> None:
     model, wrong = Model(client(echo), "m"), list[Any]
     with pytest.raises(TypeError, match="an instance is a Labelled or a dict of its fields, not tuple"):
         list(model.learn_many(wrong([("a", ["x"])])))
     with pytest.raises(TypeError, match="a text, an InputInstance or a dict of its fields, not int"):
         list(model.classify_many(wrong([3])))
-    with pytest.raises(TypeError, match="'txt'"):
-        list(model.classify_many(wrong([{"txt": "a"}])))
+    [refused] = model.classify_many(wrong([{"txt": "a"}]))
+    assert isinstance(refused, Refused)
+    assert "'txt'" in str(refused)

@@ -12,6 +12,7 @@ from typing import Any
 import typer.main
 
 from abound.cli.main import app
+from abound.cli.read_options import PANEL
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD = """\
@@ -24,6 +25,11 @@ Exit codes: 0 for success, 1 for failure, 2 for wrong usage.
 COMMON_HEAD = "\nThese options mean the same everywhere, and are not repeated below:\n\n"
 COMMON = ("--url", "--key", "--model", "--data-dir", "--redis-url")
 """Options of many commands."""
+
+READING_HEAD = (
+    "\n`learn`, `classify`, `evaluate` and `datasets put` take the options of [reading files](files.md#options); "
+    "`register`\ntakes those from `--format` to `--encoding`:\n\n"
+)
 
 
 def commands(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
@@ -38,6 +44,10 @@ def table(options: dict[str, str]) -> str:
     return "| option | meaning |\n|---|---|\n" + "".join(f"| `{name}` | {says} |\n" for name, says in options.items())
 
 
+def named(option: Any) -> str:
+    return "`, `".join([*option.opts, *option.secondary_opts])
+
+
 def meaning_of(option: Any) -> str:
     said, bracket, default = " ".join((option.help or "").split()).replace("|", "\\|").partition(" [")
     return f"{said[:1].upper()}{said[1:].removesuffix('.')}.{bracket}{default.removesuffix('.')}"
@@ -50,8 +60,8 @@ def section(name: str, command: Any) -> str:
         if one.param_type_name == "argument":
             words = one.metavar or one.name.upper()
             arguments.append(words if one.required or words.startswith("[") else f"[{words}]")
-        elif not set(one.opts) & {*COMMON, "--help"}:
-            options["`, `".join([*one.opts, *one.secondary_opts])] = meaning_of(one)
+        elif not set(one.opts) & {*COMMON, "--help"} and one.rich_help_panel != PANEL:
+            options[named(one)] = meaning_of(one)
     usage = " ".join([name, *arguments])
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     prose = "\n\n".join(
@@ -66,9 +76,13 @@ def page() -> str:
         name: meaning_of(next(one for command in every.values() for one in command.params if name in one.opts))
         for name in COMMON
     }
-    return "\n".join(
-        [HEAD.rstrip("\n") + "\n" + COMMON_HEAD + table(common), *(section(*one) for one in every.items())]
-    )
+    reading = {
+        named(one): meaning_of(one)
+        for one in every["abound learn"].params
+        if getattr(one, "rich_help_panel", "") == PANEL
+    }
+    head = HEAD.rstrip("\n") + "\n" + COMMON_HEAD + table(common) + READING_HEAD + table(reading)
+    return "\n".join([head, *(section(*one) for one in every.items())])
 
 
 def test_the_page_has_every_command_and_option() -> None:

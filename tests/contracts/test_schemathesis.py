@@ -12,12 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from abound.datasets.check import counts
+from abound.datasets.files import resolve_file
 from abound.datasets.repository import DatasetRepository
 from abound_core.errors import InvalidInstance, Malformed
-from abound_core.instances.tables import TableColumns
+from abound_core.instances.read_options import ReadOptions
 from tests.randomness import THOROUGH
 from tests.support.served import Served
 
@@ -30,11 +32,12 @@ def checked_here(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     artifacts = Path(service.settings.artifacts_location() or "")
 
     async def check(
-        self: DatasetRepository, name: str, file: str, columns: TableColumns, environment: object, client_left: object
-    ) -> dict[str, int]:
-        def counted() -> dict[str, int]:
+        self: DatasetRepository, name: str, file: str, options: ReadOptions, environment: object, client_left: object
+    ) -> dict[str, object]:
+        def counted() -> dict[str, object]:
             (path,) = artifacts.glob(f"*/{file}")
-            return counts(path, 10**6, columns=columns)
+            resolved = resolve_file(str(path), options)
+            return {**counts(path, 10**6, options=resolved), "options": msgspec.to_builtins(resolved)}
 
         try:
             return await asyncio.to_thread(counted)

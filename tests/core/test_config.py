@@ -16,8 +16,8 @@ def stored_before(**fields):
 def test_a_stored_model_keeps_its_behaviour():
     for fields in ({}, {"update": "sls"}):
         config = ModelConfig.from_stored(stored_before(**fields))
-        assert config == ModelConfig(numbers="raw", rerank=False, **fields)
-        assert not {"numbers", "rerank"} & set(config.changed_fields())
+        assert config == ModelConfig(numbers="raw", rerank=False, normalize=False, **fields)
+        assert not {"numbers", "rerank", "normalize"} & set(config.changed_fields())
         assert ModelConfig.from_stored(config.to_dict()) == config
         assert ModelConfig.from_stored(ModelConfig(**fields).to_dict()) == ModelConfig(**fields)
 
@@ -38,8 +38,8 @@ def test_models_of_sls_rerank_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"numbers": "Scaled"}, "numbers must be scaled or raw"),
-        ({"numbers": ["raw"]}, "numbers must be scaled or raw"),
+        ({"numbers": "Scaled"}, "numbers must be exact, scaled or raw"),
+        ({"numbers": ["raw"]}, "numbers must be exact, scaled or raw"),
         ({"codes": 5000}, "codes must be 4096 or 16384"),
         ({"codes": True}, "codes must be 4096 or 16384"),
         ({"update": "sls", "memory": 5.0}, "memory"),

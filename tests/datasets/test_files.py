@@ -13,9 +13,9 @@ from pyarrow import parquet
 
 from abound.artifacts.zstandard import zstd
 from abound.datasets import files
-from abound.datasets.files import MAX_LINE_BYTES, check_columns, read_file, size_of
+from abound.datasets.files import MAX_LINE_BYTES, read_file, size_of
 from abound_core.errors import Malformed, TooLarge
-from abound_core.instances.tables import WITHOUT_OTHERS, TableColumns
+from abound_core.instances.read_options import WITHOUT_OTHERS, ReadOptions
 
 LINES = b'{"text": "a", "labels": ["x"]}\n{"text": "b"}\n'
 
@@ -80,11 +80,15 @@ def test_columnar_files(tmp_path, name):
     told: list[int] = []
     found = list(read_file(columnar(tmp_path / name), told.append))
     assert [(one.text, one.labels, one.line) for one in found] == [("a", ("x", "y"), 1), ("", (), 2), ("c", ("z",), 3)]
-    assert [one.features for one in found] == [b'{"n":1.5,"on":"2026-01-02"}', None, b'{"n":3.0}']
+    assert [one.features for one in found] == [
+        b'{"n":1.5,"on weekday":"Fri","on month":"1","on day":"2"}',
+        None,
+        b'{"n":3.0}',
+    ]
     assert told
-    (one, *_) = read_file(str(tmp_path / name), columns=TableColumns(label="text", ignore=("labels", "on")))
+    (one, *_) = read_file(str(tmp_path / name), options=ReadOptions(label=("text",), ignore=("labels", "on")))
     assert (one.labels, one.features) == (("a",), b'{"n":1.5}')
-    (one, *_) = read_file(str(tmp_path / name), columns=WITHOUT_OTHERS)
+    (one, *_) = read_file(str(tmp_path / name), options=WITHOUT_OTHERS)
     assert (one.text, one.labels, one.features) == ("a", ("x", "y"), None)
 
 
@@ -98,7 +102,7 @@ def test_wrong_columnar_files(tmp_path, name, monkeypatch):
     assert list(read_file(str(path), on_bad=bad.append)) == []
     assert len(bad) == 3
     with pytest.raises(Malformed, match=f"{name}: there is no column 'title'"):
-        list(read_file(str(path), columns=TableColumns(text=("title",))))
+        list(read_file(str(path), options=ReadOptions(text=("title",))))
     with pytest.raises(TooLarge):
         list(read_file(str(path), plain_bytes=10))
     monkeypatch.setattr(files, "MAX_BATCH_BYTES", 10)
@@ -149,10 +153,9 @@ def test_wrong_files_are_named_with_what_is_wrong(tmp_path, name, data, message)
 
 
 def test_columns_are_for_tables_and_columnar_files_need_a_library(tmp_path, monkeypatch):
-    check_columns("a.csv", TableColumns(label="x"))
-    check_columns("a.jsonl", TableColumns(ignore=("id",)))
-    with pytest.raises(Malformed, match=r"a\.txt: only CSV"):
-        check_columns("a.txt", TableColumns(ignore=("id",)))
+    (tmp_path / "a.svm").write_bytes(b"x 1:1\n")
+    with pytest.raises(Malformed, match=r"a\.svm: svm has no columns"):
+        list(read_file(str(tmp_path / "a.svm"), options=ReadOptions(label=("id",))))
     path = columnar(tmp_path / "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(Malformed, match=r"needs pyarrow: pip install 'abound\[arrow\]'"):
@@ -171,4 +174,4 @@ def test_memory_is_bounded(tmp_path):
     finally:
         tracemalloc.stop()
     assert count == 40_000
-    assert peak < 2**20
+    assert peak < 2**21

@@ -110,6 +110,7 @@ def _wait_for_worker(url: str) -> None:
 
 def _make_data(directory: Path) -> None:
     """The files that the documents name."""
+    (directory / "examples").symlink_to(ROOT / "examples")
     words = {"grain": "wheat corn barley", "crude": "oil barrel opec", "coffee": "beans roast brazil"}
     for name, n in (("train", 300), ("test", 60)):
         with gzip.open(directory / f"{name}.jsonl.gz", "wt") as file:

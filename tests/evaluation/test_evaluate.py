@@ -39,7 +39,7 @@ def instances(n: int, seed: int = 0) -> list[DatasetInstance]:
 
 
 def dataset(rows: list[DatasetInstance], config: ModelConfig) -> Dataset:
-    return vectorize_all(rows, Vectorizer(config, DATASET_LIMITS).vectorize, DATASET_LIMITS)
+    return vectorize_all(rows, Vectorizer(config, DATASET_LIMITS), DATASET_LIMITS)
 
 
 def by_hand(rows: list[DatasetInstance], config: ModelConfig, passes: int) -> Index:

@@ -9,8 +9,8 @@ import pytest
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import garbage
 from abound.store.client import Store
-from tests.state.test_snapshots import create
 from tests.support.lab import Archived
+from tests.support.streams import create
 
 
 @pytest.fixture(autouse=True)

@@ -26,9 +26,8 @@ from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
-from tests.state.test_snapshots import create
 from tests.support.lab import SHORT, SMALL, Archived, Lab, events, model_of, refitted
-from tests.support.streams import drafts
+from tests.support.streams import create, drafts
 
 
 async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archived) -> None:

@@ -27,10 +27,10 @@ from abound.state.snapshots import delete_incarnation
 from abound.store.client import Store
 from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted
-from tests.state.test_snapshots import append, create
 from tests.support.fixtures import StartReplica
 from tests.support.lab import Archived
 from tests.support.replicas import teach
+from tests.support.streams import append, create
 from tests.support.valkey import PATIENT, Server
 
 

@@ -87,9 +87,9 @@ def instances(n: int, seed: int = 0) -> list[dict[str, Any]]:
 
 def in_process(method: str, rows: list[dict[str, Any]], use_idf: bool | None = None) -> fitting.FittedMethod:
     """The same method, fitted here on the same instances."""
-    vectorize = Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize
+    vectorizer = Vectorizer(ModelConfig(), DATASET_LIMITS)
     read = [DatasetInstance(features=msgspec.json.encode(row["features"]), labels=tuple(row["labels"])) for row in rows]
-    data = gather(read, vectorize, DATASET_LIMITS, (1, 2))
+    data = gather(read, vectorizer, DATASET_LIMITS, (1, 2))
     params = registry.params_of(method, SMALL.get(method, {}))
     idf = registry.METHODS[method].idf if use_idf is None else use_idf
     return fitting.fit(method, data, params, np.random.default_rng(7), no_progress, use_idf=idf)

@@ -71,8 +71,8 @@ def test_the_baseline_learns_dense_vectors_too() -> None:
         return DatasetInstance(features=b'{"same": 1}', vector=vector, labels=(f"label {label}",), line=line)
 
     config, rows = ModelConfig(update="sls"), [instance(line) for line in range(300)]
-    vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
-    blind, seeing = (gather(rows, vectorize, DATASET_LIMITS, SECRET, dense_bytes=most) for most in (0, 2**20))
+    vectorizer = Vectorizer(config, DATASET_LIMITS)
+    blind, seeing = (gather(rows, vectorizer, DATASET_LIMITS, SECRET, dense_bytes=most) for most in (0, 2**20))
     found = [
         baseline_metrics(config, one.first(200), one.last(100), no_progress)["live R@1"] for one in (blind, seeing)
     ]

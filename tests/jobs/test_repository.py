@@ -16,7 +16,7 @@ from abound.settings import Settings
 from abound.store.client import Store
 from abound_core.errors import Conflict, UnknownJob, UnknownModel
 from abound_core.types import Offset
-from tests.state.test_snapshots import create
+from tests.support.streams import create
 
 
 def asked(**fields: object) -> Job:

@@ -110,7 +110,7 @@ def test_a_cancelled_job_stops_and_leaves_nothing(place: Office, method: str) ->
     job = place.ended(job_id)
     assert (job["state"], job["cancelling"]) == ("cancelled", False)
     assert "cancelled from" in job["error"]
-    assert place.files() == []
+    until(lambda: place.files() == [])
     assert place.http.delete(f"/jobs/{job_id}").status_code == 200
 
 

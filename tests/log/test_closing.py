@@ -27,9 +27,9 @@ from abound.store.lease import REPLACEMENT, LeaseLost, acquire
 from abound.store.server_info import CLOSED
 from abound_core.errors import Conflict, NotReady
 from abound_core.types import Offset
-from tests.state.test_snapshots import append, create
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach
+from tests.support.streams import append, create
 from tests.support.valkey import Server
 
 LAST = Entry(APPLY_VERSION, b"closing", 1, BoundaryEvent("2-0"))

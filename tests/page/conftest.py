@@ -182,24 +182,10 @@ def fresh(create_model: Create) -> str:
     return create_model("fresh")
 
 
-REPLICA = {"replica": "one", "host": "host", "pid": 1, "ready": True, "lag": 0, "offset": "1-0.0"}
-REPLICA |= {"digest": None, "digest_offset": None}
-
-
-def show_one_replica(page: Any) -> None:
-    """Let the page see the same replica in each answer: the service leaves out those whose status comes late."""
-
-    def with_one(route: Any) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"replicas": [REPLICA]})
-
-    page.route("**/models/default/stats", with_one)
-
-
 SERVED, CHALLENGER = "a" * 32, "b" * 32
 
 
-def serve_version(page: Any, n_served: int = 5000, n_challenger: int = 5000) -> None:
+def serve_version(page: Any) -> None:
     """Let the page see a model whose version SERVED is active, and which has CHALLENGER, each with its events."""
     cards = [
         {"id": one, "method": method, "created": 1.7e9, "bytes": 2**20, "needed": one == SERVED or None}
@@ -207,12 +193,11 @@ def serve_version(page: Any, n_served: int = 5000, n_challenger: int = 5000) -> 
         | {"sizes": {"instances": 4000, "classes": 20}}
         for one, method in ((SERVED, "swnn"), (CHALLENGER, "ind"))
     ]
-    counts = {"live": 5000, SERVED: n_served, CHALLENGER: n_challenger}
-    difference = {"n": n_challenger, "mean": 0.01, "low": -0.1, "high": 0.1, "evidence": 2.0}
+    difference = {"n": 5000, "mean": 0.01, "low": -0.1, "high": 0.1, "evidence": 2.0}
     versions = [
-        {"version": one, "n": n, "window": {"n": n, "R@1": 0.5, "R@5": 0.8, "MRR": 0.6}}
+        {"version": one, "n": 5000, "window": {"n": 5000, "R@1": 0.5, "R@5": 0.8, "MRR": 0.6}}
         | {"difference": None if one == SERVED else difference, "decision": "served" if one == SERVED else "undecided"}
-        for one, n in counts.items()
+        for one in ("live", SERVED, CHALLENGER)
     ]
     contest = {"versions": versions, "gate": {"alpha": 0.05, "min_events": 500, "needed": 20.0}}
     contest |= {"decisions": [], "trouble": {}}

@@ -57,17 +57,18 @@ def test_a_data_set_is_uploaded_checked_shown_and_deleted(open_page: Open, servi
 
 def test_columns_of_a_table_are_named(open_page: Open, serving: Serving, tmp_path: Path) -> None:
     page = open_page("datasets")
-    expect(page.get_by_text("Columns and fields", exact=True)).to_be_hidden()
     table = tmp_path / "tickets.csv"
-    table.write_text("subject;team;plan\nbroken & bent screen;phones|repairs;free\n")
+    table.write_text("subject;team;plan\nbroken & bent screen;phones|repairs;7\n")
     page.get_by_label("File").set_input_files(table)
-    page.get_by_text("Columns and fields", exact=True).click()
+    page.get_by_text("Columns and reading", exact=True).click()
     page.get_by_label("Text", exact=True).fill("subject")
     page.get_by_label("Label", exact=True).fill("team")
     page.get_by_label("Label separator").fill("|")
+    page.get_by_label("Categories").fill("plan")
+    page.get_by_label("Encoding").select_option("cp1252")
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_text("“tickets” is there.")).to_be_visible(timeout=120_000)
     address = f"{serving.url}/datasets/tickets"
     (row,) = http.get(f"{address}/rows").raise_for_status().json()["rows"]
     http.delete(address).raise_for_status()
-    assert row == {"text": "broken & bent screen", "features": {"plan": "free"}, "labels": ["phones", "repairs"]}
+    assert row == {"text": "broken & bent screen", "features": {"plan": "7"}, "labels": ["phones", "repairs"]}

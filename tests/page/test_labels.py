@@ -73,28 +73,14 @@ def test_registered_names_stand_under_labels_and_metadata_is_shown(open_page: Op
     fits(page, 390)
 
 
-def test_labels_that_no_path_can_carry(open_page: Open, create_model: Create) -> None:
-    labels = ["..", ".", "a/../b", "%2e"]
-    learn(create_model("dots"), [{"text": f"word{at}", "labels": [label]} for at, label in enumerate(labels)])
-    page = open_page("labels", "dots")
-    for at, label in enumerate(labels):
-        page.locator(".label").nth(at).click()
-        expect(page.get_by_role("region", name="What points to it")).to_contain_text(f"{label} was learned 1 time.")
-
-
 def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, create_model: Create) -> None:
     looks = {
         " ": "␣",
-        "  ": "␣␣",
         "\u200b": r"\u200b",
-        "\u3164": r"\u3164",
         "\u202eliah": r"\u202eliah",
         "a\u200bb": r"a\u200bb",
-        "a b": "a b",
         "a  b": "a ␣b",
-        "a ": "a␣",
         "a\nb": r"a\u000ab",
-        "東京\u3000駅": "東京\u3000駅",
         "می\u200cخواهم": "می\u200cخواهم",
         "👩\u200d🚀❤\ufe0f": "👩\u200d🚀❤\ufe0f",
     }
@@ -105,15 +91,3 @@ def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, create_mo
         "(looks) => [...document.querySelectorAll('.label .name')].map((one) => one.textContent).join('|') === looks",
         arg="|".join(looks.values()),
     )
-    page.locator(".label").first.click()
-    expect(page.get_by_role("region", name="What points to it")).to_contain_text("␣ was learned 1 time.")
-    page.get_by_role("link", name="Try it").click()
-    page.get_by_role("radio", name="Features").check()
-    page.get_by_role("textbox", name="Features").fill("word4")
-    expect(page.locator(".rank .name").first).to_have_text(r"\u202eliah")
-    right = page.get_by_role("button", name=r"\u202eliah is right")
-    right.click()
-    with page.expect_request("**/learn") as learning:
-        page.get_by_role("button", name="Learn", exact=True).click()
-    assert learning.value.post_data_json["labels"] == ["\u202eliah"]
-    expect(page.get_by_text(r"Learned “\u202eliah”.")).to_be_visible()

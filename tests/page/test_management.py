@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, WIDE, Create, Open, click_twice, give, http
+from tests.page.conftest import NARROW, WIDE, Open, click_twice, give, http
 from tests.page.test_accessible import fits
 from tests.support.served import Served
 
@@ -85,24 +85,6 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     http.delete(again).raise_for_status()
 
 
-def test_an_optional_setting_is_unset(create_model: Create, open_page: Open) -> None:
-    analyzer = {"stop_words": "english", "embed": "wordllama"}
-    address = create_model("bounded", update="sls", max_classes=50, max_features=1000, analyzer=analyzer)
-    page = open_page("models", "bounded")
-    settings = page.get_by_role("region", name="Settings of bounded")
-    settings.get_by_label("stop_words").select_option("")
-    settings.get_by_label("embed").fill("")
-    settings.get_by_text("More settings").click()
-    settings.get_by_label("max_classes").fill("")
-    with page.expect_response(lambda answer: answer.request.method == "PUT") as saved:
-        settings.get_by_role("button", name="Save").click()
-    unset = {"stop_words": None, "embed": None}
-    assert saved.value.request.post_data_json == {"analyzer": unset, "max_classes": None}
-    config = http.get(address).json()["config"]
-    assert (config["max_classes"], config["max_features"]) == (None, 1000)
-    assert config["analyzer"] == config["analyzer"] | unset
-
-
 def test_a_snapshot_is_restored(fresh: str, open_page: Open) -> None:
     http.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
     page = open_page("models", "fresh")
@@ -125,16 +107,6 @@ def test_a_snapshot_is_restored(fresh: str, open_page: Open) -> None:
     undone = page.get_by_role("article", name="Job undo")
     expect(undone.locator(".tag")).to_have_text("succeeded", timeout=120_000)
     assert http.get(f"{fresh}/stats").json()["learned"] == 2
-
-
-def test_a_name_that_is_taken_is_not_configured_by_mistake(open_page: Open, serving: Serving) -> None:
-    page = open_page("models")
-    create = page.get_by_role("region", name="Create a model")
-    create.get_by_label("Name").fill("default")
-    create.get_by_label("Learn to convert scores").check()
-    create.get_by_role("button", name="Create").click()
-    expect(create.get_by_role("alert")).to_contain_text("There is a model “default” already.")
-    assert http.get(f"{serving.url}/models/default").json()["config"]["calibrate"] is False
 
 
 def test_the_least_certain_instances_are_labelled_by_keyboard(fresh: str, open_page: Open) -> None:

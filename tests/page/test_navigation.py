@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 from playwright.sync_api import expect
 
 from abound.processes.startup_page import StartupStatus, response_to
 from benchmarks.serving import Serving
 from tests.page.conftest import Create, Open, http
-
-
-def test_an_address_that_names_no_view_shows_the_first_one(open_page: Open) -> None:
-    for name in ("constructor", "toString", "__proto__", "nothing", "%"):
-        page = open_page(name)
-        expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-        expect(page.locator(".tile").first).to_be_visible()
 
 
 def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, create_model: Create) -> None:
@@ -50,55 +41,3 @@ def test_while_the_service_starts_the_page_says_so_and_comes_by_itself(open_page
     page.unroute(f"{serving.url}/")
     expect(page.locator(".label").first).to_be_visible()
     assert page.url.endswith("#labels/default")
-
-
-def test_a_page_that_nobody_could_answer_goes_on_by_itself(open_page: Open, serving: Serving) -> None:
-    page = open_page("labels", expected=("status of 503", "ERR_FAILED"))
-    expect(page.locator(".label").first).to_be_visible()
-    refused = {"title": "No answer", "status": 503, "detail": "not ready: loading", "retry_after": 1}
-    answers = itertools.cycle(
-        [
-            lambda route: route.fulfill(status=503, json=refused),
-            lambda route: route.abort(),
-        ]
-    )
-    page.route(f"{serving.url}/models", lambda route: next(answers)(route))
-    page.reload()
-    alert = page.get_by_role("alert")
-    for said in ("not ready: loading", "The service cannot be reached."):
-        expect(alert).to_contain_text(said)
-    page.unroute(f"{serving.url}/models")
-    expect(page.locator(".label").first).to_be_visible()
-    expect(alert).to_have_count(0)
-
-
-def test_a_model_that_is_not_there_is_said_to_be_missing_until_it_is_and_no_other_one_is_taught(
-    open_page: Open, create_model: Create
-) -> None:
-    page = open_page("try")
-    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
-    missing, learn = page.get_by_role("alert"), page.get_by_role("button", name="Learn", exact=True)
-    for reload in (False, True):
-        page.evaluate("location.hash = '#try/later'")
-        if reload:
-            page.reload()
-        expect(missing).to_contain_text("There is no model “later”.")
-        expect(learn).to_have_count(0)
-    page.get_by_role("link", name="Overview").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-    expect(missing).to_contain_text("There is no model “later”.")
-    page.get_by_role("link", name="Try it").click()
-    create_model("later")
-    expect(learn).to_be_visible()
-    expect(missing).to_have_count(0)
-    expect(page.get_by_label("Model", exact=True)).to_have_value("later")
-    page.get_by_label("Model", exact=True).select_option("default")
-    assert page.url.endswith("#try/default")
-
-
-def test_an_answer_of_a_proxy_is_said_until_a_better_one_comes(open_page: Open) -> None:
-    page = open_page("overview")
-    page.route("**/models/default/stats", lambda route: route.fulfill(content_type="text/html", body="<p>log in"))
-    expect(page.get_by_role("alert")).to_contain_text("none of the service's")
-    page.unroute("**/models/default/stats")
-    expect(page.get_by_role("alert")).to_have_count(0)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, NDJSON, Create, Open, http, learn, painted, until_applied, until_drawn_again
+from tests.page.conftest import NARROW, Open, http, learn, painted, until_drawn_again
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers, fits
 
@@ -27,12 +27,6 @@ def sure(serving: Serving) -> Iterator[str]:
     learn(address, list(news(1000)))
     yield address
     http.delete(address).raise_for_status()
-
-
-def calibrate(address: str, on: bool) -> None:
-    """Let a model calibrate or not, in both replicas."""
-    http.put(address, json={"calibrate": on}).raise_for_status()
-    until_applied(address)
 
 
 def ranked(address: str, **asked: Any) -> list[dict[str, Any]]:
@@ -69,31 +63,6 @@ def test_a_probability_stands_beside_each_score_and_the_least_may_be_chosen(open
     expect(page.locator(".empty")).to_contain_text("No label has any of these features.")
 
 
-def test_what_is_asked_of_something_else_than_the_index_asks_for_no_probability(open_page: Open, sure: str) -> None:
-    page = open_page("try", "sure", expected=("ERR_FAILED",))
-
-    def with_another_one(route: Any) -> None:
-        """As if there were a version, and it ranked."""
-        if route.request.method == "GET":
-            route.fulfill(json={"versions": [{"id": "0123456789abcdef", "method": "swnn"}]})
-
-    page.route("**/models/sure/versions", with_another_one)
-    page.reload()
-    least = page.get_by_label("Least probability")
-    least.select_option("25 %")
-    page.route("**/models/sure/classify", lambda route: route.abort())
-    with page.expect_request("**/classify") as asked:
-        page.get_by_role("textbox", name="Text").fill(TEXT)
-    assert asked.value.post_data_json["min_probability"] == 0.25
-    with page.expect_request("**/classify") as asked:
-        page.get_by_label("Ranked by").select_option("swnn 01234567")
-    assert "min_probability" not in asked.value.post_data_json
-    expect(least).to_be_disabled()
-    with page.expect_request("**/classify") as asked:
-        page.get_by_label("Ranked by").select_option("live")
-    assert asked.value.post_data_json["min_probability"] == 0.25
-
-
 def test_how_far_probabilities_were_right_is_drawn_and_told(open_page: Open, sure: str) -> None:
     page = open_page("overview", "sure", **NARROW)
     canvas = painted(page, HEADING)
@@ -112,40 +81,3 @@ def test_how_far_probabilities_were_right_is_drawn_and_told(open_page: Open, sur
     until_drawn_again(page, "/stats")  # the table stays open where it is
     expect(part.locator("details")).to_have_attribute("open", "")
     fits(page, 390)
-
-
-def test_a_model_that_has_learned_nothing_since_it_calibrates_says_so(open_page: Open, create_model: Create) -> None:
-    address = create_model("unsure")
-    learn(address, [{"text": "oil", "labels": ["crude"]}])
-    calibrate(address, True)
-    page = open_page("overview", "unsure")
-    part = page.get_by_role("region", name=HEADING)
-    expect(part).to_contain_text("No probabilities yet.")
-    lines = '{"text": "wheat", "labels": ["grain"]}\n' * 3
-    http.post(f"{address}/learn", content=lines, headers=NDJSON).raise_for_status()
-    painted(page, HEADING)
-
-
-def test_what_was_turned_on_and_off_elsewhere_is_offered_and_asked_for_no_more(
-    open_page: Open, create_model: Create
-) -> None:
-    address = create_model("turned", update="sls")
-    learn(address, [{"text": f"the price of {word}", "labels": [word]} for word in ("wheat", "oil")] * 20)
-    page = open_page("try", "turned", expected=("422",))
-    least, text = page.get_by_label("Least probability"), page.get_by_role("textbox", name="Text")
-    text.fill("the price of")
-    expect(page.locator(".rank .name").first).to_be_visible()
-    expect(least).to_be_hidden()
-    expect(page.locator(".rank .probability")).to_have_count(0)
-    calibrate(address, True)
-    text.fill("the price of wheat")
-    expect(page.locator(".rank .probability")).to_have_count(2)
-    least.select_option("10 %")
-    calibrate(address, False)
-    with page.expect_response("**/classify") as refused:
-        text.fill("the price of oil")
-    assert refused.value.status == 422
-    expect(page.locator(".rank .probability")).to_have_count(0)
-    expect(page.locator(".rank .name")).to_have_count(2)
-    expect(page.locator(".problem")).to_have_count(0)
-    expect(least).to_be_hidden()

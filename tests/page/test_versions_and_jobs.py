@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from abound import Client
 from benchmarks.serving import Serving
-from tests.page.conftest import WIDE, Open, click_twice, http, painted, serve_version, until_applied
+from tests.page.conftest import WIDE, Open, click_twice, http, painted, until_applied
 from tests.page.test_accessible import fits
 
 TITLES = """async () => {
@@ -148,48 +148,3 @@ def test_a_version_is_entered_as_a_challenger_and_withdrawn(open_page: Open, ser
     row.get_by_role("button", name=re.compile("^Withdraw ")).click()
     expect(page.get_by_text("is no challenger any more.")).to_be_visible()
     assert [one for one in asked if one != "GET"] == ["POST", "DELETE"]
-
-
-def test_challengers_with_fewer_than_thirty_events_are_not_drawn(open_page: Open) -> None:
-    page = open_page("datasets")
-    serve_version(page, n_served=30, n_challenger=29)
-    page.get_by_role("link", name="Versions and jobs").click()
-    canvas = painted(page, "Challengers")
-    drawn = canvas.evaluate("(canvas) => Chart.getChart(canvas).data.datasets.map(({ data }) => data)")
-    assert drawn == [[0.5, 0.5, None], [0.6, 0.6, None]]
-    expect(canvas).to_have_attribute("aria-label", re.compile("ind bbbbbbbb: too few events$"))
-
-
-def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:
-    page = open_page("versions", expected=("status of 422",))
-    form = page.get_by_role("region", name="Start a job")
-    form.get_by_label("Method", exact=True).select_option("ind")
-    form.get_by_text("Parameters", exact=True).click()
-    form.get_by_label("held_out").first.fill("0.9")
-    form.get_by_role("button", name="Start").click()
-    expect(form.get_by_role("alert")).to_contain_text("held_out")
-
-
-def test_a_double_click_starts_one_job_and_a_retry_has_its_key(open_page: Open) -> None:
-    page = open_page("versions", expected=("ERR_FAILED",))
-    sent: list[Any] = []
-
-    def lose_second(route: Any) -> None:
-        if route.request.method != "POST":
-            return route.continue_()
-        sent.append(route.request.headers["idempotency-key"])
-        return route.abort() if len(sent) == 2 else route.fulfill(json={"id": "a", "method": "ind", "state": "queued"})
-
-    page.route("**/jobs", lose_second)
-    form = page.get_by_role("region", name="Start a job")
-    form.get_by_label("Method", exact=True).select_option("ind")
-    start = form.get_by_role("button", name="Start")
-    click_twice(start)
-    expect(form.get_by_text("Taken: ind is ")).to_be_visible()
-    expect(start).to_be_enabled()
-    start.click()
-    expect(form.get_by_role("alert")).to_contain_text("No answer")
-    expect(start).to_be_enabled()
-    start.click()
-    expect(form.get_by_role("alert")).to_have_count(0)
-    assert sent[1] == sent[2] != sent[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from playwright.sync_api import expect
 
@@ -11,7 +9,6 @@ from tests.page.conftest import Open, give
 from tests.support.served import Served
 
 WRONG_KEY = "status of 401"
-NOT_FOR_THIS_KEY = "status of 403"
 NO_ARTIFACTS = "status of 503"
 
 
@@ -34,33 +31,6 @@ def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Se
     assert secrets["classify"] not in page.content()
     page.get_by_role("button", name="Key", exact=True).click()
     expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
-
-
-def test_what_is_refused_all_the_same_is_said(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
-    service, secrets = locked
-    learned = service.learned()
-    page = open_page("try", url=service.url, expected=(NOT_FOR_THIS_KEY, NO_ARTIFACTS))
-
-    def tell_nothing_of_the_key(route: Any) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"key": None})
-
-    page.route(f"{service.url}/models", tell_nothing_of_the_key)
-    give(page, secrets["classify"])
-    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
-    page.get_by_role("button", name="grain is right").click()
-    page.get_by_role("button", name="Learn", exact=True).click()
-    alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("scope")
-    expect(alert).to_contain_text("Another one can be given with the button Key")
-    assert service.learned() == learned
-    page.unroute(f"{service.url}/models")
-    page.get_by_role("link", name="Versions and jobs").click()
-    expect(page.get_by_role("region", name="Jobs").get_by_role("alert")).to_contain_text("admin")
-    page.get_by_role("button", name="Key", exact=True).click()
-    give(page, secrets["admin"])
-    expect(page.get_by_text("No jobs yet.")).to_be_visible()
-    expect(page.get_by_text("This service keeps no versions.")).to_be_visible()
 
 
 def test_no_form_is_shown_for_what_a_scope_does_not_allow(

@@ -102,13 +102,6 @@ async def test_details_are_cut_where_they_are_nested_too_deeply(store: Store) ->
     assert len(msgspec.json.encode(act.details["params"]["a"])) < 100
 
 
-async def test_what_a_job_is_usually_told_is_kept_whole(store: Store) -> None:
-    params = {"reason": "asked for", "source": "\u20ac" * 256, "since": 1.5, "settings": {"margin": [0.1, 0.2, None]}}
-    await audit.record(store, WHO, "job.submit", {"model": "m", "params": params})
-    [act] = await audit.newest_acts(store)
-    assert act.details == {"model": "m", "params": params}
-
-
 async def test_without_the_store_the_line_stays(own_server: Server, store: Store) -> None:
     away = Store(own_server.url)
     own_server.kill()

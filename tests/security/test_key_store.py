@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 
 from abound.security import key_store
 from abound.security.key import Key, KeyTerms
+from abound.security.key_ring import KeyRing
 from abound.store.client import Store
-from abound_core.errors import Conflict, StoreUnavailable
+from abound_core.errors import Conflict, InvalidKey, StoreUnavailable
 from benchmarks.serving import free_port
 from tests.support.valkey import PATIENT, Server
 
@@ -115,3 +117,14 @@ async def test_keys_that_ended_long_ago_go_when_one_is_made(store: Store) -> Non
     left = {made["lately"].id, made["valid"].id, new.key.id}
     assert {one.key.id for one in await key_store.all_keys(store)} == left
     assert {name.decode() for name in await store.client.hkeys(key_store.USED_KEY)} == left - {new.key.id}
+
+
+async def test_the_clock_of_a_key_ring_does_not_go_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = KeyRing(store)
+    made = await key_store.create(store, KeyTerms(["learn"], seconds=60))
+    kept = await key_store.read(store)
+    for ahead in (0, 61, -3600):
+        monkeypatch.setattr(key_store, "read", AsyncMock(return_value=kept._replace(now=kept.now + ahead)))
+        await ring.load()
+        with nullcontext() if ahead == 0 else pytest.raises(InvalidKey, match="has expired"):
+            ring.find(b"Bearer " + made.secret.encode())

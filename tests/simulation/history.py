@@ -430,9 +430,12 @@ async def _wait_for_nothing(groups: object, timeout: float | None = None) -> Non
 
 def _apply_all(live: LiveModel, buffer: bytes, at: int, ranks: Any, updated: Any) -> tuple[int, int]:
     """Apply what was asked for, in one slice: where an index must grow hangs on where its arrays lie in memory."""
-    done = 0
+    done, (entry, first) = 0, live.at
     while done < len(ranks):
+        live.at = entry, first + done
         at, n = _apply(live, buffer, at, ranks[done:], updated[done:])
+        if n == 0:  # a change of labels waits to be prepared
+            break
         done += n
     return at, done
 

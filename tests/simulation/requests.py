@@ -9,9 +9,10 @@ from typing import Any
 
 from abound.log.append_group import LearnDraft, LearnOutcome
 from abound_core.config import ModelConfig
-from abound_core.instances.record import add_details, pack_labels
+from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_change, pack_labels
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
+from abound_core.model.label_changes import ChangeRequest, LabelChange, encode
 from abound_core.types import Offset
 
 REFUSED, UNKNOWN, DONE = "refused", "unknown", "done"
@@ -34,14 +35,39 @@ def labels_of(event: int) -> list[str]:
 
 
 def registers(event: int) -> bool:
-    """Whether the record of an event registers a label: such a record is not counted as learned."""
-    return event % 9 == 2
+    """Whether the record of an event registers or changes labels: such a record is not counted as learned."""
+    return event % 9 == 2 or changes_labels(event)
+
+
+def changes_labels(event: int) -> bool:
+    return event < 900_000 and event % 11 == 5  # not an extra one (``replacing``)
+
+
+def changes_of(event: int) -> list[LabelChange]:
+    """Changes of labels, some of which are impossible by then; labels ``l0`` to ``l6`` are never retired."""
+    name, other, more, another = f"l{event % 7}", f"l{event // 7 % 7}", f"m{event % 5}", f"m{event // 5 % 5}"
+    is_alias = event % 4 > 0
+    changes = [
+        LabelChange("rename", name, f"n{event}", is_alias),
+        LabelChange("rename", name, f"l{(event + 3) % 7}", is_alias),
+        LabelChange("merge", name, other, is_alias),
+        LabelChange("merge", more, another, is_alias),
+        LabelChange("retire", more),
+        LabelChange("revive", another),
+        LabelChange("split", more, [another, f"s{event}"]),
+    ]
+    return random.Random(event).sample(changes, 2)
 
 
 @cache
 def record_of(event: int) -> bytes:
-    """The record of an event: a third registers a label, rejects one, or has feedback of every kind."""
+    """The record of an event: many register, change or reject a label, or have feedback of every kind.
+
+    That of a change has the vector of the event, by which it is told; it is not learned.
+    """
     labels, other = labels_of(event), f"l{(event + 1) % 7}"
+    if changes_labels(event):
+        return vector_of(event) + pack_change(encode(ChangeRequest(changes_of(event))))[len(EMPTY_VECTOR) :]
     if registers(event):
         return add_details(vector_of(event) + pack_labels(labels[:1], Limits()), b'{"name":"Label %d"}' % event)
     if event % 9 == 4:

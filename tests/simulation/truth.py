@@ -216,8 +216,7 @@ class Truth:
         return any(unit.key is not None and bodies.setdefault(unit.key, unit.body) != unit.body for unit in batch)
 
     def _learn_one(self, record: bytes, event: int, offset: Offset) -> None:
-        applying = self.live.begin(record, 1, [Unit(1)], offset)
-        applying.step(1)
+        applying = self.live.begin(record, 1, [Unit(1)], offset).finish()
         if event in self.facts:
             self.twice.append(event)
         self.facts[event] = Fact(offset, int(applying.ranks[0]), bool(applying.updated[0]))

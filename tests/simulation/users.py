@@ -22,7 +22,18 @@ from abound_core.types import START, Offset
 from tests.simulation.hosts import Gone, ReplicaHost
 from tests.simulation.loop import here
 from tests.simulation.network import Network
-from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, vector_of
+from tests.simulation.requests import (
+    DONE,
+    REFUSED,
+    UNKNOWN,
+    Attempt,
+    Author,
+    Read,
+    Request,
+    changes_labels,
+    told,
+    vector_of,
+)
 from tests.simulation.server import Store
 
 PATIENCE = 2.5
@@ -173,7 +184,7 @@ class Users:
     async def _read(self, request: Request) -> None:
         """Read what was acknowledged, somewhere."""
         done = [attempt for attempt in request.attempts if attempt.outcome == DONE and attempt.learned is not None]
-        if not done or self._rng.random() < 0.3:
+        if not done or changes_labels(request.events[0][0]) or self._rng.random() < 0.3:
             return
         assert done[-1].learned is not None
         learned, event = done[-1].learned[0], request.events[0][0]

@@ -1,6 +1,7 @@
 """A model's file: whatever comes in its place is refused with a sentence, or is the model that was written."""
 
 import asyncio
+import random
 import struct
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -14,19 +15,21 @@ from hypothesis import strategies as st
 
 from abound.artifacts.checksums import checksum_of, seal
 from abound.artifacts.file_format import encode_head
-from abound.log.events import APPLY_VERSION
+from abound.log.events import APPLY_VERSION, LearnEvent
 from abound.state.model_file import MAGIC, read_model_file
 from abound.state.position import Position
 from abound.state.state_image import MANIFEST, Part, StateManifest, load, parts_of, shapes_of, write
 from abound.store.key_names import ModelKeys
 from abound.tasks import do_nothing
 from abound_core.errors import Corrupted, TooLarge, UnknownApplyVersion
+from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel, warmup
 from abound_core.model.state import STATE_FORMAT
-from abound_core.types import Offset
+from abound_core.types import START, Offset
 from tests.core.model.forging import CONFIGS, forgery_of
-from tests.support.lab import digest_of, model_of
+from tests.support.lab import apply, digest_of, model_of
 
 REFUSALS = (Corrupted, TooLarge, UnknownApplyVersion)
 LIMIT = 2**24
@@ -46,7 +49,18 @@ def file_of(live: LiveModel) -> tuple[bytes, str]:
     return encode_head(MAGIC, manifest) + b"".join(files.values()), manifest.digest
 
 
+def large() -> LiveModel:
+    """A model of a million bytes, more than its file has."""
+    live, rng = model_of(0, 1), random.Random(1)
+    for _ in range(800):
+        features = ",".join(f'"{rng.randrange(2**30)}": 1' for _ in range(20))
+        record = live.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], live.limits)
+        apply(live, START, LearnEvent(record, 1, [Unit(1)]))
+    return live
+
+
 FILE, DIGEST = file_of(model_of(25, 1))
+LARGE, _ = file_of(large())
 BODY_STARTS = 12 + struct.unpack_from("<I", FILE, 8)[0]
 HEAD = msgspec.json.decode(FILE[12:BODY_STARTS])
 BODY = FILE[BODY_STARTS:]

@@ -24,11 +24,10 @@ from abound.store.replication import rewrite_aof
 from abound.store.server_info import WAITAOF_COMMAND_VERSION, ServerInfo
 from abound_core.errors import CannotStart
 from abound_core.model.entry_application import Unit
-from tests.state.test_snapshots import create
 from tests.support.fixtures import StartReplica, StartServer, until_copied
 from tests.support.replicas import teach, until
 from tests.support.served import NDJSON, lines, ndjson, served
-from tests.support.streams import draft, record
+from tests.support.streams import create, draft, record
 from tests.support.valkey import PATIENT, Server
 
 # what is said of the file after a forgetting

@@ -6,11 +6,14 @@ import random
 from functools import cache
 
 from abound.log.append_group import LearnDraft
+from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
 from abound.store.client import Store
 from abound_core.config import ModelConfig
 from abound_core.instances.record import pack_labels
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
 from abound_core.types import Offset
 
 
@@ -53,3 +56,19 @@ async def flip(store: Store, log: bytes, at: Offset) -> None:
             fields[b"e"] = bytes(payload)
         await store.client.xadd("copied", fields, id=entry_id)
     await store.client.rename("copied", log)
+
+
+async def append(store: Store, living: CatalogModel, n: int, seed: int) -> None:
+    """Append events as another process would."""
+    async with store.client.pipeline() as pipe:
+        for one in drafts(n, seed):
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(one.records, 1, [Unit(1)])))
+            pipe.xadd(living.keys.log, {"e": payload, "c": checksum})
+        await pipe.execute()
+
+
+async def create(store: Store, name: str = DEFAULT_MODEL) -> CatalogModel:
+    """Create a model without a replica."""
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
+    await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+    return (await read_catalog(store)).get(name)

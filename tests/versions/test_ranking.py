@@ -15,6 +15,7 @@ from abound.versions import ranking
 from abound.versions.ranking import RankingRequest, rank_all
 from abound.versions.versions import LoadedVersion
 from abound_core.errors import Overloaded
+from abound_core.model.label_changes import Renamed
 from abound_core.types import Offset
 from tests.randomness import examples
 from tests.support.small_versions import FEATURES, fitted, ranked, vector
@@ -52,7 +53,7 @@ def test_many_questions_at_once_are_answered_as_each_alone(asked: list[Any], few
     given_, expected = [], []
     before = ranking.MOST_SCORES
     for version, features, k, include, exclude, threshold in asked:
-        one = RankingRequest(VERSIONS[version], vector(features), k, include, exclude, threshold, AT)
+        one = RankingRequest(VERSIONS[version], vector(features), k, include, exclude, threshold, AT, Renamed())
         given_.append(one)
         expected.append(plain(version, features, one))
     try:
@@ -60,6 +61,24 @@ def test_many_questions_at_once_are_answered_as_each_alone(asked: list[Any], few
         assert rank_all(given_) == expected
     finally:
         ranking.MOST_SCORES = before
+
+
+def test_a_version_answers_by_present_names() -> None:
+    renamed, features = Renamed(), FEATURES[3]
+    renamed.update({"one 3": "three", "one 0": "three", "one 1": None, "one 2": "zwei"})
+    ask = {"k": 9, "include": None, "exclude": None, "threshold": None, "offset": AT, "renamed": renamed}
+    asked = [
+        RankingRequest(VERSIONS[0], vector(features), **(ask | more)) for more in ({}, {"k": 2}, {"exclude": ["one 2"]})
+    ]
+    asked.append(RankingRequest(VERSIONS[0], vector(features), **(ask | {"include": ["one 0", "one 1"]})))
+    expected: dict[str, float] = {}
+    for label, score in ranked(MADE[0], features, 9):
+        if (name := renamed.get(label, label)) is not None:
+            expected.setdefault(name, score)
+    every, few, less, only = rank_all(asked)
+    assert (every, few) == (list(expected.items()), list(expected.items())[:2])
+    assert [label for label, _ in less] == [label for label in expected if label != "zwei"]
+    assert [label for label, _ in only] == ["three"]
 
 
 class Gated:

@@ -24,10 +24,11 @@ from abound_core.index import export_kernels as export
 from abound_core.index import layout_kernels as layout
 from abound_core.index import learning_kernels as learning
 from abound_core.index import rank_kernels as retrieval
+from abound_core.index import relabel_kernels as relabel
 from abound_core.index import sls_rows_kernels as sls_rows
 from abound_core.index.arrays import ARRAYS, SQUARES_ARRAYS, export_index, import_index
 from abound_core.index.dense_rows import ARRAYS as ROWS_ARRAYS
-from abound_core.index.dense_rows import DenseRows
+from abound_core.index.dense_rows import DenseRows, Flows, relabelled_rows
 from abound_core.index.layout_kernels import Feedback, IndexArrays
 from abound_core.index.params import IndexParams
 from abound_core.types import Ranking
@@ -299,6 +300,34 @@ class Index:
         of_rows = self._rows.to_arrays() if self.kernel_params.most_cells else {}
         return export_index(self.arrays, self.kernel_params.squares) | of_rows
 
+    def relabelled(self, flows: Flows, n_classes: int) -> Index:
+        """Return an index in which the connections of some classes have moved to others; only reads this one.
+
+        ``flows`` has for each class that moves its targets, below ``n_classes``, each with its part.
+        """
+        arrays, params = self.to_arrays(), self.kernel_params
+        sizes = np.ones(n_classes, np.int64)
+        for class_id, flow in flows.items():
+            sizes[class_id] = len(flow)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        targets, parts = np.repeat(np.arange(n_classes, dtype=np.int32), sizes), np.ones(starts[-1])
+        for class_id, flow in flows.items():
+            own = slice(starts[class_id], starts[class_id + 1])
+            targets[own], parts[own] = list(flow), list(flow.values())
+        n = int(sizes[arrays["class_ids"]].sum())
+        names = ("class_ids", "weights", "steps") if params.squares else ("class_ids", "counts")
+        given = [arrays[name] for name in names]
+        moved = [np.empty(n, array.dtype) for array in given]
+        to = starts, targets, parts
+        if params.squares:
+            n = relabel.move_weights(arrays["lengths"], *given, to, params.slots, params.shared, *moved)
+        else:
+            n = relabel.move_counts(arrays["lengths"], arrays["totals"], *given, to, params.w_min, params.leak, *moved)
+        arrays |= {name: array[:n] for name, array in zip(names, moved, strict=True)}
+        if params.most_cells:
+            arrays |= relabelled_rows(arrays, flows)
+        return Index.from_arrays(self.params, arrays, n_classes)
+
     @classmethod
     def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]], n_classes: int = 2**31) -> Index:
         index, is_squares = cls(params), params.update == "sls"
@@ -336,6 +365,8 @@ def warmup(update: Literal["fsu", "sls"]) -> None:
     plain.explain(ids, values, 0)
     plain.digest()
     Index.from_arrays(params, plain.to_arrays()).forget_feature(0)
+    plain.relabelled({}, 1)
+    relabel.count_connections(plain.arrays, 0, 0, np.zeros(1, np.int64))
     sls_rows.forget(plain.arrays, np.uint64(0))
     if update == "fsu":
         plain.learn(ids, values, ids)

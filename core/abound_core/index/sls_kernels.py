@@ -105,9 +105,13 @@ def most_others(params, m):
 
 
 @inlined
+def slots_of(slots, shared, n_features):
+    return max(slots, min(shared // max(n_features, U1), MOST_SLOTS))
+
+
+@inlined
 def most_slots(memory, params):
-    shared = params.shared // max(load_word(memory.counters, N_FEATURES), U1)
-    return max(params.slots, min(shared, MOST_SLOTS))
+    return slots_of(params.slots, params.shared, load_word(memory.counters, N_FEATURES))
 
 
 @inlined

@@ -1,6 +1,6 @@
 """Data set formats: parsing of lines, and vectorized data sets in memory.
 
-Parsing is pure: bytes in, instances out. ``abound/datasets/files.py`` opens the files. There are three formats:
+Parsing is pure: bytes in, instances out. ``abound/datasets/files.py`` opens the files. The formats of lines:
 
 ``txt``
     The text of the Extreme Classification repository: a header ``N D L``, then N lines ``l1,l2 f:v f:v``. A line
@@ -11,7 +11,13 @@ Parsing is pure: bytes in, instances out. ``abound/datasets/files.py`` opens the
     One JSON object per line with ``text`` (a string, or strings by field), ``features``, ``vector`` or several of them,
     and ``labels`` (strings or whole numbers), and optionally ``rejected``, ``ignored`` (as ``labels``), ``weight`` (a
     number), ``key`` and ``source``. A vector is a list of numbers or an object
-    (``abound_core.instances.dense_vector``). Other fields are errors, unless they are ignored by name.
+    (``abound_core.instances.dense_vector``). ``label`` is another name of ``labels``, and one label may be a string.
+    Other fields are errors, unless they are ignored by name.
+``fasttext``
+    ``__label__a __label__b the text``.
+``vw``
+    Vowpal Wabbit: ``label weight 'tag|name words |other words``. Several labels are separated by commas; the words of
+    the namespaces are the fields of the text, ``name:0.5`` is a feature.
 
 The feature and label numbers of the first two formats become text keys and labels: feature 17 is the key ``17``.
 """
@@ -25,26 +31,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Literal
+from itertools import takewhile
 
 import msgspec
 import numpy as np
 
-from abound_core.errors import InvalidInstance, Malformed
+from abound_core.errors import InvalidInstance, Malformed, Undecodable
 from abound_core.instances.dense_vector import to_int8
 from abound_core.instances.encoded_vector import EncodedVector, Numbers
+from abound_core.instances.json_fallback import nan_hint
+from abound_core.instances.names import label_texts
+from abound_core.instances.read_options import ANY_FIELD, ReadOptions
 from abound_core.instances.record import EMPTY_VECTOR, pack_labels
+from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
 from abound_core.measures import Ints, LabelSets
 from abound_core.types import Text
 
-Format = Literal["txt", "svm", "jsonl"]
-
-ANY_FIELD = "*"  # among ignored fields: every field without a role
-
-Vectorize = Callable[[bytes | None, Text | None, bytes | None], bytes]
-
 MAX_DIGITS = 18  # of a whole number in a file
+
+FASTTEXT_LABEL = "__label__"  # begins each label of a line
 
 _PLAIN_PAIR = rb"(?:0|[1-9]\d{0,17}):-?(?:0|[1-9]\d{0,17})(?:\.\d+)?"
 _PLAIN_PAIRS = re.compile(rb"(?:%b(?: %b)*)?" % (_PLAIN_PAIR, _PLAIN_PAIR))
@@ -61,7 +67,7 @@ class DatasetInstance:
     vector: list[float] | EncodedVector | None = None  # a dense vector, not validated beyond its type
     file: str = ""  # name of the file in messages
     line: int = 0  # line number in the file, from 1; 0 if the instance is not from a file
-    fields: tuple[str, ...] = ()  # the names of all fields of a JSON line without labels
+    fields: tuple[str, ...] = ()  # the names of the columns of a table, or of the fields of a JSON line without labels
     # rejected, ignored: labels that are wrong, and labels that were shown and not chosen
     rejected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -139,10 +145,10 @@ class Dataset:
         return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
 
 
-def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, limits: Limits) -> Dataset:
-    """Vectorize a stream of instances and keep all of them in memory.
+def vectorize_all(instances: Iterable[DatasetInstance], vectorizer: Vectorizer, limits: Limits) -> Dataset:
+    """Vectorize a stream of instances, as the model of ``vectorizer`` does, and keep all of them in memory.
 
-    ``vectorize`` is that of the model that will learn. Raises Malformed for an invalid instance, with its location.
+    Raises Malformed for an invalid instance, with its location.
     """
     vectors: list[bytes] = []
     label_sets: list[list[int]] = []
@@ -150,9 +156,9 @@ def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, li
     ids: dict[str, int] = {}
     packed: dict[tuple[str, ...], bytes] = {(): b""}
     for instance in instances:
-        labels = instance.labels
+        labels = tuple(vectorizer.labels(instance.labels))
         try:
-            vectors.append(vectorize(instance.features, instance.text, instance.dense))
+            vectors.append(vectorizer.vectorize(instance.features, instance.text, instance.dense))
             if labels not in packed:
                 packed[labels] = pack_labels(labels, limits)
         except InvalidInstance as error:
@@ -162,45 +168,45 @@ def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, li
     return Dataset(vectors=vectors, label_parts=label_parts, labels=LabelSets.of(label_sets), names=list(ids))
 
 
+def raise_error(error: Malformed) -> None:
+    raise error
+
+
 def read_instances(
     lines: Iterable[bytes],
-    form: Format,
+    options: ReadOptions,
     file: str = "",
-    on_bad: Callable[[Malformed], None] | None = None,
-    ignore: tuple[str, ...] = (),
+    on_bad: Callable[[Malformed], None] = raise_error,
 ) -> Iterator[DatasetInstance]:
-    """Yield the instances of a file.
+    """Yield the instances of a file of lines. The format is that of ``options``, JSON lines without roles by default.
 
-    ``on_bad`` is called with the error of each invalid line, which is then skipped; None: the error is raised. Its
-    message begins with ``<file>: line <number>``. ``ignore`` has the unknown fields of a JSON line that are left out;
-    ``*`` is any.
+    ``on_bad`` is called with the error of each invalid line, which is then skipped. Its message begins with
+    ``<file>: line <number>``. ``options.ignore`` has the unknown fields of a JSON line that are left out.
     """
     numbered = enumerate(lines, start=1)
-    if form == "txt":
-        yield from _read_txt(numbered, file, on_bad or raise_error)
+    if options.format == "txt":
+        yield from _read_txt(numbered, file, on_bad)
         return
-    parse = partial(_parse_json, ignore=ignore) if form == "jsonl" else _parse_svm
+    readers = {"svm": _parse_svm, "fasttext": _parse_fasttext, "vw": _parse_vw}
+    parse = readers.get(options.format or "", partial(_parse_json, ignore=options.ignore))
     for number, line in numbered:
         try:
             instance = parse(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, number, file)
         except Malformed as error:
-            (on_bad or raise_error)(at_line(file, number, error))
+            on_bad(at_line(file, number, error))
             continue
         if instance is not None:
             yield instance
-
-
-def raise_error(error: Malformed) -> None:
-    raise error
 
 
 class _JsonInstance(msgspec.Struct):
     text: Text | None = None
     features: msgspec.Raw = msgspec.Raw(b"null")
     vector: Numbers | EncodedVector | None = None
-    labels: list[str | int] | None = None
-    rejected: list[str | int] | None = None
-    ignored: list[str | int] | None = None
+    labels: list[str | int | float | None] | str | int | float | None = None
+    label: list[str | int | float | None] | str | int | float | None = None
+    rejected: list[str | int | float | None] | None = None
+    ignored: list[str | int | float | None] | None = None
     weight: float | None = None
     key: str | None = None
     source: str | None = None
@@ -227,19 +233,24 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
             f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
         )
     return DatasetInstance(
-        labels=tuple(map(str, fields.labels or ())),
+        labels=_labels_of(fields),
         text=fields.text,
         features=features,
         vector=fields.vector,
         file=file,
         line=number,
-        fields=() if fields.labels or fields.rejected or fields.ignored else names,
-        rejected=tuple(map(str, fields.rejected or ())),
-        ignored=tuple(map(str, fields.ignored or ())),
+        fields=names,
+        rejected=tuple(label_texts(fields.rejected or (), False)),
+        ignored=tuple(label_texts(fields.ignored or (), False)),
         weight=1.0 if fields.weight is None else fields.weight,
         key=fields.key,
         source=fields.source,
     )
+
+
+def _labels_of(fields: _JsonInstance) -> tuple[str, ...]:
+    labels = fields.label if fields.labels is None else fields.labels
+    return tuple(label_texts(labels if isinstance(labels, list) else () if labels == "" else [labels], False))
 
 
 def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple[str, ...]]:
@@ -248,16 +259,19 @@ def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple
     try:
         fields = _decode_json(line) if ignore else _decode_strict_json(line)
         line.decode()
-        if not (fields.labels or fields.rejected or fields.ignored) or (ignore and ANY_FIELD not in ignore):
+        is_labelled = fields.labels or fields.label or fields.rejected or fields.ignored
+        if not is_labelled or (ignore and ANY_FIELD not in ignore):
             names = _names_of(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if "unknown field" in str(error):
             _check_names(_names_of(line), ignore)
-        for name in ("labels", "rejected", "ignored"):
+        if isinstance(error, UnicodeDecodeError):
+            raise Undecodable("not UTF-8; name the encoding of the file") from error
+        for name in ("rejected", "ignored"):
             if str(error).endswith(f"`$.{name}`"):
                 example = f'{{"text": "wheat prices", "{name}": ["grain"]}}'
                 raise Malformed(f"{name} must be a list, as in {example}") from error
-        raise Malformed(f"not an instance in JSON: {error}") from error
+        raise Malformed(f"not an instance in JSON: {error}{nan_hint(line)}") from error
     _check_names(names, ignore)
     return fields, names
 
@@ -277,13 +291,58 @@ def _check_names(names: tuple[str, ...], ignore: tuple[str, ...]) -> None:
             raise Malformed(f"unknown field {name!r}; did you mean {near[0]!r}?")
     if unknown and ANY_FIELD not in ignore:
         raise Malformed(
-            f"unknown field {unknown[0]!r}; an instance has {', '.join(known)}; to leave others out, ignore "
-            f"{', '.join(unknown)}, or {ANY_FIELD} for all"
+            f"unknown field {unknown[0]!r}; an instance has {', '.join(known)}; name the fields of the text and the "
+            f"labels, as text and label, or ignore {', '.join(unknown)}, or {ANY_FIELD} for all"
         )
 
 
 def _listed(names: tuple[str, ...]) -> str:
     return f"the fields {', '.join(map(repr, names))}" if names else "no fields"
+
+
+def _parse_fasttext(line: bytes, number: int, file: str) -> DatasetInstance | None:
+    words = _decoded_line(line).split()
+    labels = tuple(takewhile(lambda word: word.startswith(FASTTEXT_LABEL), words))
+    text = " ".join(words[len(labels) :])
+    named = tuple(label.removeprefix(FASTTEXT_LABEL) for label in labels)
+    return DatasetInstance(labels=named, text=text, file=file, line=number, fields=("text",)) if words else None
+
+
+def _parse_vw(line: bytes, number: int, file: str) -> DatasetInstance | None:
+    head, *parts = _decoded_line(line).split("|")
+    if not parts:
+        if head.strip():
+            raise Malformed("not a line of Vowpal Wabbit: it has no |")
+        return None
+    given = [word for word in head.split() if not word.startswith("'")]
+    weight = _float(given[1].encode()) if len(given) > 1 else 1.0
+    if ":" in head or math.isnan(weight):
+        raise Malformed(f"{head.strip()!r} are no labels and a weight, as in 'sports,news 2.0 |text a goal'")
+    texts: dict[str, str] = {}
+    features: dict[str, float] = {}
+    for part in parts:
+        words = part.split()
+        name = words.pop(0).partition(":")[0] if words and not part[:1].isspace() else "text"
+        pairs = [(word, *word.rpartition(":")[::2]) for word in words if ":" in word]
+        numbers = {word: (key, value) for word, key, text in pairs if math.isfinite(value := _float(text.encode()))}
+        features |= dict(numbers.values())
+        texts[name] = " ".join(word for word in words if word not in numbers)
+    texts = {name: text for name, text in texts.items() if text}
+    return DatasetInstance(
+        labels=tuple(label for label in (given or [""])[0].split(",") if label),
+        text=texts if len(texts) > 1 else next(iter(texts.values()), None),
+        features=msgspec.json.encode(features) if features or not texts else None,
+        weight=weight,
+        file=file,
+        line=number,
+    )
+
+
+def _decoded_line(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise Undecodable("not UTF-8; name the encoding of the file") from error
 
 
 def _parse_svm(line: bytes, number: int, file: str) -> DatasetInstance | None:
@@ -325,9 +384,8 @@ def _read_txt(
 
 def at_line(file: str, number: int, detail: object) -> Malformed:
     """Return the error with the file and the line number. Number 0 means the whole file."""
-    if not number:
-        return Malformed(f"{file}: {detail}" if file else str(detail))
-    return Malformed(f"{file}: line {number}: {detail}" if file else f"line {number}: {detail}")
+    kind = type(detail) if isinstance(detail, Malformed) else Malformed
+    return kind(": ".join(part for part in (file, f"line {number}" if number else "", str(detail)) if part))
 
 
 def _cut_labels(line: bytes) -> tuple[list[bytes], list[bytes]]:

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, KeysView, Mapping
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, NoReturn
 
 import numpy as np
 
 from abound_core.errors import InvalidInstance
-from abound_core.instances.json_kernels import MOST_OF_A_COUNT
+from abound_core.instances.json_kernels import END_OF_EXACT, EXACT, EXACT_VALUE, MOST_OF_A_COUNT
+from abound_core.instances.names import is_absent, normalized
 from abound_core.instances.record import pack_vector
 from abound_core.limits import Limits
 
 LONG_JSON = 2**16  # bytes of features up to which they are read in one call
+
+NULL_HINT = "; JSON has no NaN or Infinity: write null for a missing value"
+_NAN = re.compile(rb"[:,\[]\s*-?(?:NaN|nan|Infinity)\b")
 
 _LONGEST_NAME = 64
 _WANTED = "must be a number, a string, true, false or a list of strings"
@@ -31,7 +36,12 @@ class _Object(tuple[tuple[str, Any], ...]):
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise InvalidInstance(f"features must be JSON, which has no {name}", "features")
+    raise InvalidInstance(f"features must be JSON{NULL_HINT}, not {name}", "features")
+
+
+def nan_hint(body: bytes) -> str:
+    """Return how to write a missing value, for the error of a body that is no JSON, if it seems to have NaN."""
+    return NULL_HINT if _NAN.search(body) else ""
 
 
 def field_of(name: str) -> str:
@@ -63,24 +73,26 @@ def is_usable(term: bytes, limits: Limits) -> bool:
     return len(term) <= limits.max_key_bytes and term[0] != 0
 
 
-def refuse_terms(limits: Limits) -> NoReturn:
-    raise InvalidInstance(f"text has more than {limits.max_features} different terms", "text")
-
-
 class ActiveFeatures:
     """Keys and values collected so far.
 
-    ``split``: a negative number becomes the value of ``name=-``; otherwise it is ignored. ``scaled``: numbers above 1
-    are scaled and bounded.
+    ``split``: a negative number becomes the value of ``name=-``; otherwise it is ignored. ``scaled``: 1, numbers above
+    1 are scaled and bounded; EXACT, those of few digits are features of their own, too. ``normalize``: names and
+    strings are normalized, and empty strings are absent.
     """
 
-    def __init__(self, limits: Limits, split: bool, scaled: bool) -> None:
+    def __init__(self, limits: Limits, split: bool, scaled: int, normalize: bool) -> None:
+        self._normalize = normalize
         self._limits = limits
         self._split = split
         self._scaled = scaled
         self._has_text = self._has_count = self._has_scaled = False
         self._values: dict[bytes, float] = {}
         self._numbers: dict[bytes, float] = {}
+
+    @property
+    def keys(self) -> KeysView[bytes]:
+        return self._values.keys()
 
     def add_terms(self, weights: Mapping[str, float]) -> None:
         """Add the terms of a text; skip terms of more than ``max_key_bytes``, and those that begin with a zero byte."""
@@ -89,8 +101,6 @@ class ActiveFeatures:
             if is_usable(key, self._limits):
                 self._values[key] = self._values.get(key, 0.0) + weight
         self._has_text = bool(self._values)
-        if len(self._values) > self._limits.max_features:
-            refuse_terms(self._limits)
 
     def add_pairs(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Add names with values as in JSON. Raises InvalidInstance for the first pair that breaks a rule."""
@@ -99,14 +109,17 @@ class ActiveFeatures:
             if value is True:
                 self._add(key, 1.0, name)
             elif isinstance(value, str):
-                self._add(self._composed(key, value, field_of(name)), 1.0, name)
+                self._add_string(key, value, name, field_of(name))
+            elif is_absent(value):
+                continue
             elif isinstance(value, (int, float, np.integer, np.floating)):
                 self._add_number(key, value, name)
             elif isinstance(value, (list, tuple)) and not isinstance(value, _Object):
                 for i, item in enumerate(value):
-                    if not isinstance(item, str):
+                    if isinstance(item, str):
+                        self._add_string(key, item, name, f"{field_of(name)}[{i}]")
+                    elif not is_absent(item):
                         raise InvalidInstance("a list must hold strings only", f"{field_of(name)}[{i}]")
-                    self._add(self._composed(key, item, f"{field_of(name)}[{i}]"), 1.0, name)
             else:
                 raise InvalidInstance(_WANTED, field_of(name))
 
@@ -114,7 +127,7 @@ class ActiveFeatures:
         if not isinstance(name, str):
             raise InvalidInstance("a feature's name must be a string", "features")
         try:
-            key = name.encode()
+            key = (normalized(name) if self._normalize else name).encode()
         except UnicodeEncodeError:
             raise InvalidInstance("a feature's name has half of a surrogate pair", field_of(name)) from None
         if not key:
@@ -129,14 +142,16 @@ class ActiveFeatures:
         most = self._limits.max_key_bytes
         raise InvalidInstance(f"a feature key has at most {most} bytes, this one has {len(key)}", field)
 
-    def _composed(self, key: bytes, value: str, field: str) -> bytes:
+    def _add_string(self, key: bytes, value: str, name: str, field: str) -> None:
+        if self._normalize and not (value := normalized(value)):
+            return
         try:
             composed = key + b"=" + value.encode()
         except UnicodeEncodeError:
             raise InvalidInstance("a string has half of a surrogate pair", field) from None
         if len(composed) > self._limits.max_key_bytes:
             self._refuse_length(composed, field)
-        return composed
+        self._add(composed, 1.0, name)
 
     def _add_number(self, key: bytes, number: float | np.integer[Any] | np.floating[Any], name: str) -> None:
         try:
@@ -161,9 +176,15 @@ class ActiveFeatures:
             return
         self._has_scaled = True
         self._add_part(key, 3.0 / (1.0 + 2.0 / value), name)
-        key += b"@%d" % (math.frexp(value)[1] - 1)
-        if len(key) <= self._limits.max_key_bytes:
-            self._add_part(key, 1.0, name)
+        keys = {key + b"@%d" % (math.frexp(value)[1] - 1): 1.0}
+        if self._scaled == EXACT and value < END_OF_EXACT and round(100.0 * value) / 100.0 == value:
+            digits = b"%.2f" % value
+            digits = digits.rstrip(b"0").rstrip(b".")
+            if len(digits.replace(b".", b"")) < len(str(END_OF_EXACT)):
+                keys[key + b"=" + digits] = EXACT_VALUE
+        for key, part in keys.items():
+            if len(key) <= self._limits.max_key_bytes:
+                self._add_part(key, part, name)
 
     def _add_part(self, key: bytes, value: float, name: str) -> None:
         self._add(key, value, name)

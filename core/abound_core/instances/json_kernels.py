@@ -45,7 +45,7 @@ _QUOTES = np.uint64(0x2222222222222222)
 _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _LINE_ENDS = np.uint64(0x0A0A0A0A0A0A0A0A)
 _SPACES = np.uint64(0x2020202020202020)
-_TRUE, _FALS = 0x65757274, 0x736C6166
+_TRUE, _FALS, _NULL = 0x65757274, 0x736C6166, 0x6C6C756E
 _ESCAPES = np.frombuffer(b'"\\/bfnrt', np.uint8)
 _MEANINGS = np.frombuffer(b'"\\/\b\f\n\r\t', np.uint8)
 
@@ -112,11 +112,12 @@ def _escaped(data, at):
 
 
 @inlined
-def _copy_string(source, at, memory, to, most):
+def _copy_string(source, at, memory, to, most, normalize):
     """Copy a string from after its opening quote to ``memory``, with escapes decoded.
 
     Returns the position of its closing quote and its length in bytes. The position is -1 if the string is malformed,
-    has no end, or has more than ``most`` bytes. Writes up to 8 bytes more than the string has.
+    has no end, has more than ``most`` bytes, or may have to be normalized: the caller looks at bytes that are not
+    ASCII. Writes up to 8 bytes more than the string has.
     """
     data, size, first = source.data, source.size, to
     while to - first <= most:
@@ -135,11 +136,13 @@ def _copy_string(source, at, memory, to, most):
         if at >= size or to - first > most:
             break
         if data[at] == 34:
+            if normalize and to > first and (memory[first] == 32 or memory[to - 1] == 32):
+                break
             return at, to - first
         if data[at] != 92:
             break
         letter, at = _escaped(data, at + 1)
-        if letter < 0:
+        if letter < 0 or (normalize and (letter < 32 or letter > 126)):
             break
         to += _store_letter(memory, to, letter)
     return np.int64(-1), np.int64(0)
@@ -153,9 +156,12 @@ def _add_string(draft, source, at, to, length):
     """
     draft.memory[to + length] = 61
     length += 1
-    end, more = _copy_string(source, at, draft.memory, to + length, draft.rules[MAX_KEY_BYTES] - length)
+    room, normalize = draft.rules[MAX_KEY_BYTES] - length, draft.rules[NORMALIZE]
+    end, more = _copy_string(source, at, draft.memory, to + length, room, normalize)
     if end < 0:
         return end, np.int64(UNUSUAL)
+    if normalize and more == 0:
+        return end + 1, to
     return end + 1, add(draft, to, length + more, 1.0, 0.0)
 
 
@@ -223,14 +229,49 @@ def _add_large(draft, at, length, value):
     for i in range(to + length + digits, to + length, -1):
         draft.memory[i] = 48 + magnitude % 10
         magnitude //= 10
-    return add(draft, to, length + 1 + digits, 1.0, 1.0)
+    to = add(draft, to, length + 1 + digits, 1.0, 1.0)
+    return _add_exact(draft, at, to, length, value) if draft.rules[SCALED] == EXACT and to >= 0 else to
+
+
+@inner
+def _add_exact(draft, at, to, length, value):
+    """Add the feature ``name=12.5`` for a number of few digits, with the name at ``at`` and room for the key at ``to``.
+
+    Its digits are those of the number in hundredths, without zeros at the end of the decimals.
+    """
+    rest = np.int64(np.rint(100.0 * value)) if value < END_OF_EXACT else np.int64(1)
+    decimals = np.int64(2)
+    is_exact = rest / 100.0 == value
+    while decimals > 0 and rest % 10 == 0:
+        rest //= 10
+        decimals -= 1
+    n = 1
+    while rest >= 10**n:
+        n += 1
+    end = length + 1 + n + (decimals > 0)
+    if not is_exact or rest >= END_OF_EXACT or end > draft.rules[MAX_KEY_BYTES]:
+        return to
+    if to > at:
+        copy_bytes(draft.memory, at, draft.memory, to, length)
+    draft.memory[to + length] = 61
+    i = to + end
+    for _ in range(n):
+        i -= 1
+        draft.memory[i] = 48 + rest % 10
+        rest //= 10
+        decimals -= 1
+        if decimals == 0:
+            i -= 1
+            draft.memory[i] = 46
+    return add(draft, to, end, EXACT_VALUE, EXACT_VALUE)
 
 
 @inlined
 def _add_pair(draft, source, at, to):
     """Add a name and its value, with ``at`` after the name's opening quote. Return the values of ``_add_list``."""
     data = source.data
-    end, length = _copy_string(source, at, draft.memory, to, draft.rules[MAX_KEY_BYTES])
+    rules = draft.rules
+    end, length = _copy_string(source, at, draft.memory, to, rules[MAX_KEY_BYTES], rules[NORMALIZE])
     if length == 0 or draft.memory[to] == 0:
         return at, np.int64(UNUSUAL)
     at = _after_space(data, end + 1)
@@ -250,6 +291,8 @@ def _add_pair(draft, source, at, to):
         if load_u32(data, at) == _FALS and data[at + 4] == 101:
             return at + 5, to
         return at, np.int64(UNUSUAL)
+    if first == 110 and at + 5 <= source.size and load_u32(data, at) == _NULL:
+        return at + 4, to
     return _add_number(draft, source, at, to, length)
 
 
@@ -301,7 +344,7 @@ def _read_features(draft, source, to):
     if at == size - 1:
         return to
     while data[at] == 34:
-        if draft.room - to < 2 * draft.rules[MAX_KEY_BYTES] + 32:
+        if draft.room - to < 3 * draft.rules[MAX_KEY_BYTES] + 32:
             return np.int64(NO_ROOM)
         at, to = _add_pair(draft, source, at + 1, to)
         if to < 0:
@@ -344,10 +387,13 @@ def read_instance(terms, features, rules, values, norms, spans, table, memory):
 
 UNUSUAL, NO_ROOM = -1, -2  # use ``json_fallback``; double ``memory`` and try again
 
-MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, SCALED, GENERATION, N_KEYS, MASK, HAS_TEXT, HAS_COUNT, HAS_SCALED = range(
-    11
-)
-"""Places in ``rules``. The caller sets the first five; the kernel uses the others."""
+MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, SCALED, NORMALIZE = range(6)
+GENERATION, N_KEYS, MASK, HAS_TEXT, HAS_COUNT, HAS_SCALED = range(6, 12)
+"""Places in ``rules``. The caller sets those of the first line; the kernel uses the others."""
+
+EXACT = 2  # of SCALED: numbers of few digits are features of their own, too; 1 is without, 0 is raw
+EXACT_VALUE = 0.5  # of such a feature, beside up to 3 and 1 for the size of the number
+END_OF_EXACT = 10**6  # of the digits of such a number, without its point
 
 MOST_OF_A_COUNT = 16.0  # whole numbers up to this are taken for counts, which are not scaled
 
@@ -364,7 +410,7 @@ _INDEX = np.uint64(2**20 - 1)
 class VectorDraft(NamedTuple):
     """The working memory for one vector, as pointers."""
 
-    rules: np.ndarray  # int64, 11 of them
+    rules: np.ndarray  # int64, 12 of them
     # float64, twice max_features; the value of each key, then the part of it that numbers contributed
     values: np.ndarray
     norms: np.ndarray  # float64, 2 of them; a number to add to the sum of squares, and the norm: the root of that sum

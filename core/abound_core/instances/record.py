@@ -19,7 +19,8 @@ Feedback says that the last labels are ignored (shown and not chosen), those bef
 others true. There is at least one label. The weight is above 0 and at most 100; without feedback it is 1.
 
 Details say that the record registers its only label: the vector is that of the label's name, and it may be empty. The
-contents of the details are kept with the label (``abound_core.model.label_details``).
+contents of the details are kept with the label (``abound_core.model.label_details``). If that label is an ignored one,
+the record is no instance: the details are a request to change labels (``abound_core.model.label_changes``).
 
 Kernels read records in place with ``abound_core.instances.record_kernels.record_shape``.
 """
@@ -27,7 +28,7 @@ Kernels read records in place with ``abound_core.instances.record_kernels.record
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ import numpy.typing as npt
 from abound_core.errors import Corrupted, InvalidInstance
 from abound_core.instances import record_kernels as kernels
 from abound_core.instances.record_kernels import RecordShape, record_shape
-from abound_core.limits import MAX_WEIGHT, Limits
+from abound_core.limits import DATASET_LIMITS, MAX_WEIGHT, Limits
 
 __all__ = [
     "EMPTY_VECTOR",
@@ -49,6 +50,7 @@ __all__ = [
     "details_of",
     "has_dense",
     "iterate",
+    "pack_change",
     "pack_labels",
     "pack_vector",
     "record_ends",
@@ -58,6 +60,7 @@ __all__ = [
     "unpack_labels",
     "unpack_vector",
     "warmup",
+    "with_labels",
     "without_dense",
 ]
 
@@ -76,7 +79,7 @@ _PROBLEMS = {
     kernels.BAD_DENSE: "has an invalid dense vector",
     kernels.RESERVED_KEY: "has a dense vector, and a key that begins with a zero byte",
     kernels.BAD_WEIGHT: "has a weight that is not above 0 and at most 100",
-    kernels.BAD_DETAILS: "has details that are not UTF-8, or details without exactly one true label",
+    kernels.BAD_DETAILS: "has details that are not UTF-8, or details without exactly one true or ignored label",
 }
 
 _HAS_DENSE = kernels.HAS_DENSE >> 24
@@ -187,6 +190,32 @@ def add_details(record: bytes, details: bytes) -> bytes:
     return record[:at] + part + _padded(struct.pack("<I", len(details)) + details)
 
 
+def pack_change(request: bytes) -> bytes:
+    """Return the record of a request to change labels."""
+    part = pack_labels((), Limits(), ignored=("-",))
+    count = struct.pack("<I", 1 | kernels.HAS_FEEDBACK | kernels.HAS_DETAILS)
+    return EMPTY_VECTOR + count + part[4:] + _padded(struct.pack("<I", len(request)) + request)
+
+
+def with_labels(payload: bytes, at: int, shape: RecordShape, name_of: Callable[[str], str | None]) -> bytes:
+    """Return the record of this shape at byte ``at`` with other names of its labels, each once; b"" if none is left.
+
+    ``name_of`` returns None for a label to leave out.
+    """
+    labels_at = shape.label_lengths_at - 4
+    *kinds, weight = unpack_feedback(payload, labels_at)
+    taken: set[str] = set()
+    left: list[list[str]] = []
+    for kind in kinds:
+        names = [name for name in dict.fromkeys(map(name_of, kind)) if name is not None and name not in taken]
+        taken.update(names)
+        left.append(names)
+    if not taken:
+        return b""
+    record = payload[at:labels_at] + pack_labels(left[0], DATASET_LIMITS, left[1], left[2], weight)
+    return add_details(record, details_of(payload, shape)) if shape.details_at >= 0 else record
+
+
 def details_of(payload: bytes, shape: RecordShape) -> bytes:
     at = shape.details_at
     return payload[at + kernels.DETAILS : at + kernels.DETAILS + struct.unpack_from("<I", payload, at)[0]]
@@ -198,8 +227,8 @@ def _encode_label(label: str, limits: Limits, field: str) -> bytes:
         encoded = label.encode()
     except UnicodeEncodeError:
         raise InvalidInstance("a label has half of a surrogate pair", field) from None
-    if not encoded:
-        raise InvalidInstance("a label must not be empty", field)
+    if not encoded or label.isspace():
+        raise InvalidInstance("a label must not be empty or blank", field)
     if len(encoded) > limits.max_label_bytes:
         raise InvalidInstance(f"a label has at most {limits.max_label_bytes} bytes", field)
     return encoded

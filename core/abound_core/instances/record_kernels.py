@@ -34,6 +34,8 @@ DETAILS = 4  # bytes before the contents: the length as u32
 
 MAX_DETAILS_BYTES = 16_384  # ``abound_core.limits.MAX_DETAILS_BYTES``
 
+MAX_REQUEST_BYTES = 2**20  # of a request to change labels
+
 _COUNT = np.uint32(HAS_DENSE - 1)
 _LABEL_COUNT = np.uint32(HAS_DETAILS - 1)
 _HAS_DENSE = np.uint32(HAS_DENSE)
@@ -100,12 +102,12 @@ def _dense_end(data, size, at):
 
 
 @inner
-def _details_end(data, size, at):
-    """Return the end of the details at ``at``; -1 if it is past ``size`` or they are longer than MAX_DETAILS_BYTES."""
+def _details_end(data, size, at, most):
+    """Return the end of the details at ``at``; -1 if it is past ``size`` or they are longer than ``most``."""
     if at > size - DETAILS:
         return np.int64(-1)
     n = np.int64(load_u32(data, at))
-    return _padded_end(size, at, at + DETAILS + n) if n <= MAX_DETAILS_BYTES else np.int64(-1)
+    return _padded_end(size, at, at + DETAILS + n) if n <= most else np.int64(-1)
 
 
 @inner
@@ -144,7 +146,7 @@ def shape_at(data, size, start):
     details_at = np.int64(-1)
     if end >= 0 and word & _HAS_DETAILS:
         details_at = end
-        end = _details_end(data, size, end)
+        end = _details_end(data, size, end, MAX_DETAILS_BYTES if n_true else MAX_REQUEST_BYTES)
     if end < 0 or n_true < 0:
         return nowhere()
     return RecordShape(
@@ -267,10 +269,11 @@ def _check_dense(data, shape):
 
 @inner
 def _check_details(data, shape):
-    """Check the details of a record: one true label and no feedback, and UTF-8 with padding."""
+    """Check the details of a record: one label, true or ignored, and UTF-8 with padding."""
     at = shape.details_at
     n = np.int64(load_u32(data, at))
-    if shape.n_labels != 1 or load_u32(data, shape.label_lengths_at - 4) & _HAS_FEEDBACK:
+    has_feedback = load_u32(data, shape.label_lengths_at - 4) & _HAS_FEEDBACK != 0
+    if shape.n_labels != 1 or shape.n_rejected or has_feedback != (shape.n_true == 0):
         return BAD_DETAILS
     if not is_utf8(data, at + DETAILS, n):
         return BAD_DETAILS

@@ -1,29 +1,33 @@
 """Tables: rows with named columns as instances.
 
-One or more columns hold the text, one the labels, one a dense vector, and every other column is a feature with the name
-of the column. Columns that hold the index of pandas are left out.
+``ReadOptions`` gives columns their roles. Every other column is a feature with the X
 
 The cells of CSV are strings. Where the column is a feature, a cell that looks like a number is one, and ``true`` and
-``false`` are booleans, as pandas and others write them. The rows of Parquet and Arrow have types, and come as record
-batches of pyarrow, which this module does not import.
+``false`` are booleans, as pandas and others write them. Numbers with separators and dates are read in columns that hold
+nothing else; ``resolve_columns`` finds these. The rows of Parquet and Arrow have types, and come as record batches of
+pyarrow, which this module does not import.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
-from itertools import chain
-from typing import Any, Self
+from functools import lru_cache, partial
+from itertools import chain, islice
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from abound_core.errors import Malformed
-from abound_core.instances.data_formats import ANY_FIELD, DatasetInstance, at_line, raise_error
+from abound_core.errors import Malformed, Undecodable
+from abound_core.instances.data_formats import DatasetInstance, at_line, raise_error
 from abound_core.instances.encoded_vector import Numbers
+from abound_core.instances.read_options import ANY_FIELD, NO_QUOTE, ReadOptions, date_features
 
 LABEL_COLUMNS = ("labels", "label")  # names that the column has by default; the first one that exists counts
 
@@ -37,96 +41,154 @@ SHOWN_COLUMNS = 20  # columns that an error lists
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")  # as in JSON; ``007`` is a string
 
+_UNIT = r"(?:[$€£¥%]|EUR|USD|GBP|CHF)"
+_SEPARATED = {  # by decimal sign: the sign, the whole number with its thousands, the fraction
+    sign: re.compile(
+        rf"(?:{_UNIT} ?)?([-+\u2212]?)(?:{_UNIT} ?)?"
+        rf"([1-9]\d{{0,2}}(?:[{thousands}'\u2019\u00a0\u202f ]\d{{3}})+|\d+)(?:{re.escape(sign)}(\d+))?\s?{_UNIT}?"
+    )
+    for sign, thousands in ((",", "."), (".", ","))
+}
+NUMBER_SHARE = 0.9  # of the cells of a column that is one of numbers with separators
 
+ISO_DATE = "%Y-%m-%d"
+_DATE_PARTS = {"%Y": r"(?P<y>\d{4})", "%y": r"(?P<y>\d\d)", "%m": r"(?P<m>\d\d?)", "%d": r"(?P<d>\d\d?)"}
+
+ABSENT = dict.fromkeys(("", "nan", "NaN", "null", "NULL", "None"))  # as programs write no value; NA is Namibia
 _BOOLEANS = {written: word == "true" for word in ("true", "false") for written in (word, word.title(), word.upper())}
+_WORDS: dict[str, bool | None] = {**_BOOLEANS, **ABSENT}
+_FLAGS: dict[str, bool | None] = {**_WORDS, "1": True, "0": False, "1.0": True, "0.0": False}
 
-_LIST = re.compile(r"""\[\s*(?:(["']).*\1\s*)?\]""", re.DOTALL)  # of strings, as JSON or as Python writes it
-
-
-class TableColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The roles of the columns of a table. A column without a role is a feature.
-
-    Attributes
-    ----------
-    text : tuple of str
-        Columns with the text; several are its fields, with their names. Default: the column ``text`` if there is one.
-    label : str or None
-        Column of the labels. Default: ``labels`` or ``label`` if there is one.
-    label_separator : str or None
-        Separates the labels of a string. Default: a string is one label.
-    vector : str or None
-        Column of the dense vectors, as lists of numbers. Default: the column ``vector`` if there is one.
-    ignore : tuple of str
-        Columns that are left out; ``*`` is every column without a role. Of JSON lines too: unknown fields.
-    """
-
-    text: tuple[str, ...] = ()
-    label: str | None = None
-    label_separator: str | None = None
-    vector: str | None = None
-    ignore: tuple[str, ...] = ()
+_LIST = re.compile(r"""\[\s*(?:["'].*["']\s*)?\]""", re.DOTALL)  # of strings, as JSON or as Python writes it
+_URI = re.compile(r"<(\w+:[^<>\s]+)>")
 
 
-WITHOUT_OTHERS = TableColumns(ignore=(ANY_FIELD,))  # columns and fields without a role are left out
+class OwnFields(msgspec.Struct):
+    """The fields that JSON lines keep where other fields have roles, beside ``features``."""
+
+    rejected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    weight: float = 1.0
+    key: str | None = None
+    source: str | None = None
 
 
 class TableReader:
     """Makes instances of the rows of a table.
 
-    ``typed``: cells have types; otherwise all of them are strings. Raises Malformed if a column of ``columns`` does not
-    exist, or two have the same name.
+    ``typed``: cells have types; otherwise all of them are strings. ``optional``: columns with a role may be missing.
+    Raises Malformed if one does not exist, or if two columns that are not ignored have the same name.
     """
 
-    def __init__(self, names: Sequence[str], columns: TableColumns, *, typed: bool) -> None:
-        self._names = tuple(names)
-        self._feature = feature_value if typed else _parsed_feature
-        if len(set(names)) < len(names):
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise Malformed(f"two columns have the name {repeated!r}")
-        for name in (*columns.text, columns.label, columns.vector, *columns.ignore):
-            if name not in (None, ANY_FIELD) and name not in names:
+    def __init__(self, names: Sequence[str], options: ReadOptions, *, typed: bool, optional: bool = False) -> None:
+        for name in () if optional else (*options.roles, *options.ignore):
+            if name != ANY_FIELD and name not in names:
                 shown = ", ".join(map(repr, names[:SHOWN_COLUMNS]))
                 raise Malformed(f"there is no column {name!r}; the columns are {shown}")
-        self._text = [names.index(name) for name in columns.text or ("text",) if name in names]
-        self._label = self._first(columns.label, *LABEL_COLUMNS)
-        self._vector = self._first(columns.vector, "vector")
-        self._separator = columns.label_separator
-        others = {
-            *self._text,
-            self._label,
-            self._vector,
-            *(i for i, name in enumerate(names) if name in columns.ignore),
-        }
-        given = () if ANY_FIELD in columns.ignore else enumerate(names)
-        self._features = [(i, name) for i, name in given if i not in others and name not in PANDAS_INDEX]
+        self.names, self._separator, self._date_format = tuple(names), options.label_separator, options.date_format
+        usual_label = next(((name,) for name in LABEL_COLUMNS if name in names), ())
 
-    def _first(self, *names: str | None) -> int | None:
-        return next((self._names.index(name) for name in names if name in self._names), None)
+        def places(*given: str | None) -> list[int]:
+            return [names.index(name) for name in given if name is not None and name in names]
+
+        self._text = places(*(options.text or ("text",)))
+        self._labels = [(i, names[i] in options.flags) for i in places(*(options.label or usual_label))]
+        self._vector = next(iter(places(options.vector or "vector")), None)
+        event = {"key": options.key_column, "source": options.source_column, "weight": options.weight_column}
+        self._event = [(field, i) for field, name in event.items() for i in places(name)]
+        used = {*self._text, *(i for i, _ in self._labels), self._vector, *(i for _, i in self._event)}
+        left_out = {*PANDAS_INDEX, *options.ignore}
+        if ANY_FIELD in options.ignore:
+            left_out |= {*names} - {*options.roles}
+        features = [(i, name) for i, name in enumerate(names) if i not in used and name not in left_out]
+        read = [names[i] for i in used if i is not None] + [name for _, name in features]
+        if len(set(read)) < len(read):
+            repeated = next(name for name in names if read.count(name) > 1)
+            raise Malformed(f"two columns have the name {repeated!r}; rename one, or ignore them")
+        readers: dict[str, Callable[[str, Any], Any]] = dict.fromkeys(options.category, _category)
+        readers |= dict.fromkeys(options.number, partial(_separated, _SEPARATED[options.decimal or "."]))
+        usual: Callable[[str, Any], Any] = feature_value if typed else _parsed_feature
+        self._dates = [(i, name) for i, name in features if name in options.date]
+        self._features = [(i, name, readers.get(name, usual)) for i, name in features if name not in options.date]
 
     def instance(self, cells: Sequence[Any], file: str = "", line: int = 0) -> DatasetInstance:
         """Return the instance of a row. Raises Malformed if the row has another length or a cell has a wrong type."""
-        if len(cells) != len(self._names):
-            raise Malformed(f"the row has {len(cells)} cells, the header has {len(self._names)}")
-        features = {name: value for i, name in self._features if (value := self._feature(name, cells[i])) is not None}
-        labels = () if self._label is None else self._labels(cells[self._label])
-        vector = None if self._vector is None else _vector(self._names[self._vector], cells[self._vector])
-        texts = {self._names[i]: _string(self._names[i], cells[i]) for i in self._text if cells[i]}
+        names = self.names
+        if len(cells) != len(names):
+            raise Malformed(f"the row has {len(cells)} cells, the header has {len(names)}")
+        features = {name: value for i, name, read in self._features if (value := read(name, cells[i])) is not None}
+        for i, name in self._dates:
+            features |= _date_value(name, cells[i], self._date_format or ISO_DATE)
+        labels: list[str] = []
+        for i, is_flag in self._labels:
+            labels += self._labels_of(names[i], cells[i], is_flag)
+        vector = None if self._vector is None else _vector(names[self._vector], cells[self._vector])
+        texts = {names[i]: _string(names[i], cells[i]) for i in self._text if cells[i]}
         text = texts if len(self._text) > 1 else "".join(texts.values()) if self._text else None
-        return DatasetInstance(
-            labels=labels,
+        instance = DatasetInstance(
+            labels=tuple(labels),
             text=text,
             features=msgspec.json.encode(features) if features or (text is None and vector is None) else None,
             vector=vector,
             file=file,
             line=line,
-            fields=() if labels else self._names,
+            fields=names,
         )
+        if not self._event:
+            return instance
+        event = {field: _event_value(field, cells[i]) for field, i in self._event if not _is_absent(cells[i])}
+        return replace(instance, **event)  # type: ignore[arg-type]
 
-    def _labels(self, cell: Any) -> tuple[str, ...]:
-        if isinstance(cell, str):
-            cell = _listed_labels(cell) if self._separator is None else cell.split(self._separator)
-        given = (_label(one) for one in (cell if isinstance(cell, list) else [cell]))
-        return tuple(label for label in given if label)
+    def _labels_of(self, name: str, cell: Any, is_flag: bool) -> list[str]:
+        if is_flag:
+            if str(cell) not in _FLAGS:
+                raise Malformed(f"{name}: a label by its name has 0 or 1, or true or false, not {cell!r}")
+            return [name] if _FLAGS[str(cell)] else []
+        if isinstance(cell, str) and self._separator is not None:
+            cell = cell.split(self._separator)
+        elif isinstance(cell, str) and "[" in cell:
+            cell = _listed_labels(cell)
+        return list(filter(None, map(_label, cell if isinstance(cell, list) else (cell,))))
+
+
+def resolve_columns(names: Sequence[str], rows: Iterable[Sequence[Any]], options: ReadOptions) -> ReadOptions:
+    """Return the options with what the first rows tell of the columns: labels by their name, the decimal sign, and
+    the columns of numbers with separators."""
+    columns = {
+        name: [cell for cell in cells if not _is_absent(cell)]
+        for name, cells in zip(names, zip(*rows, strict=True), strict=False)
+    }
+    flags = [name for name in options.label if {str(cell) for cell in columns.get(name, ())} <= {*_FLAGS}]
+    fixed = {*options.roles, *options.ignore, *LABEL_COLUMNS, "text", "vector"}
+    free = {name: cells for name, cells in columns.items() if name not in fixed and cells and isinstance(cells[0], str)}
+
+    def matching(sign: str) -> set[str]:
+        plain = _NUMBER if sign == "." else re.compile(r"-?\d+")
+        return {
+            name
+            for name, cells in free.items()
+            if sum(map(bool, map(_SEPARATED[sign].fullmatch, cells))) >= NUMBER_SHARE * len(cells)
+            and not all(map(plain.fullmatch, cells))
+            and not any(re.match(r"-?0\d", cell) for cell in cells)
+        }
+
+    comma, point = matching(","), matching(".")
+    plain = {name for name, cells in free.items() if all(map(_NUMBER.fullmatch, cells))}
+    decimal = options.decimal or ("," if comma - point - plain or (options.delimiter == ";" and comma - plain) else ".")
+    found = comma if decimal == "," else point
+    return msgspec.structs.replace(
+        options,
+        flags=tuple(flags) if len(options.label) > 1 else (),
+        decimal=decimal,
+        number=(*options.number, *(name for name in free if name in found)),
+    )
+
+
+def resolve_batch(batch: Any, options: ReadOptions) -> ReadOptions:
+    """Return the options with what the first record batch of pyarrow tells: the labels by their name."""
+    rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    found = resolve_columns(batch.schema.names, rows, options) if len(options.label) > 1 else options
+    return msgspec.structs.replace(options, flags=found.flags, is_resolved=True)
 
 
 def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None:
@@ -149,7 +211,59 @@ def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None
 
 
 def _parsed_feature(name: str, cell: str) -> float | bool | str | list[str] | None:
-    return feature_value(name, float(cell)) if _NUMBER.fullmatch(cell) else _BOOLEANS.get(cell, cell or None)
+    if cell[:1] not in "-0123456789" or not _NUMBER.fullmatch(cell):
+        return _WORDS.get(cell, cell)
+    number = float(cell)
+    return number if -math.inf < number < math.inf else feature_value(name, number)
+
+
+def _category(name: str, cell: Any) -> float | bool | str | list[str] | None:
+    value = feature_value(name, int(cell) if isinstance(cell, float) and cell.is_integer() else cell)
+    return value if value is None or isinstance(value, list) else _label(str(value)) or None
+
+
+def _separated(pattern: re.Pattern[str], name: str, cell: Any) -> float | bool | str | list[str] | None:
+    if not isinstance(cell, str) or (found := pattern.fullmatch(cell.strip())) is None:
+        return _parsed_feature(name, cell) if isinstance(cell, str) else feature_value(name, cell)
+    sign, whole, fraction = found.groups()
+    number = float(f"{re.sub('[^0-9]', '', whole)}.{fraction or 0}")
+    return feature_value(name, -number if sign in ("-", "\u2212") else number)
+
+
+@lru_cache(2**14)  # dates repeat
+def _parsed_date(cell: str, date_format: str) -> Any:
+    """Return a date of datetime, or None."""
+    for form in (date_format, ISO_DATE):
+        pattern = re.sub("%.", lambda part: _DATE_PARTS.get(part[0], r"\d+"), re.escape(form))
+        if (found := re.fullmatch(pattern + r"(?:[T ,].*)?", cell.strip())) and len(found.groupdict()) == 3:
+            year = found["y"] if len(found["y"]) == 4 else f"20{found['y']}"
+            try:
+                return np.datetime64(f"{year}-{found['m']:0>2}-{found['d']:0>2}").item()
+            except ValueError:
+                continue
+    return None
+
+
+def _date_value(name: str, cell: Any, date_format: str) -> dict[str, Any]:
+    """Return the features of a date. A cell that is none is a feature as it is."""
+    date = _parsed_date(cell, date_format) if isinstance(cell, str) else None if _is_absent(cell) else cell
+    if hasattr(date, "weekday"):
+        return date_features(name, date)
+    value = _parsed_feature(name, cell) if isinstance(cell, str) else feature_value(name, cell)
+    return {} if value is None else {name: value}
+
+
+def _is_absent(cell: Any) -> bool:
+    return cell is None or (cell in ABSENT if isinstance(cell, str) else isinstance(cell, float) and math.isnan(cell))
+
+
+def _event_value(field: str, cell: Any) -> str | float:
+    if field != "weight":
+        return _label(cell)
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        raise Malformed(f"the weight {cell!r} is no number") from None
 
 
 def _listed_labels(cell: str) -> str | list[str]:
@@ -166,13 +280,22 @@ def _listed_labels(cell: str) -> str | list[str]:
 
 
 def _label(cell: Any) -> str:
-    if isinstance(cell, float):
-        if math.isnan(cell):
-            return ""
-        cell = int(cell) if cell.is_integer() else cell  # pandas stores integers with missing ones as floats
-    if cell is None or isinstance(cell, (str, int)):
-        return "" if cell is None else str(cell).strip()
+    if isinstance(cell, str):
+        label = cell.strip()
+        return "" if label in ABSENT else without_brackets(label)
+    if _is_absent(cell):
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)  # pandas stores integers with missing ones as floats
+    if isinstance(cell, int):
+        return str(cell)
     raise Malformed(f"labels must be strings or whole numbers, not {type(cell).__name__} {cell!r}")
+
+
+def without_brackets(label: str) -> str:
+    """Return the URI of a label that is one in angle brackets, as Turtle and Annif write it; else the label."""
+    found = _URI.fullmatch(label) if label[:1] == "<" else None
+    return found[1] if found else label
 
 
 def _vector(name: str, cell: Any) -> list[float] | None:
@@ -195,80 +318,101 @@ def _string(name: str, cell: Any) -> str:
 
 
 class CsvRows:
-    """Iterates over the rows of a CSV or TSV file in UTF-8, as lists of cells.
+    """Iterates over the rows of a CSV or TSV file, as lists of cells.
 
-    Cells are separated by tabs, else by commas, or by semicolons if the first line has no comma. Quotes are those of
-    RFC 4180. ``next`` raises Malformed for an invalid row. The rows after it can still be read, unless ``size`` is over
-    ``MAX_ROW_BYTES``.
+    ``next`` raises Malformed for an invalid row; then the next one is that of the line after it. ``line`` is the first
+    line of the last row.
     """
 
-    def __init__(self, lines: Iterable[bytes], *, tabs: bool = False) -> None:
+    def __init__(self, lines: Iterator[str], options: ReadOptions) -> None:
         csv.field_size_limit(MAX_ROW_BYTES)
-        lines = iter(lines)
-        header = next(lines, b"").removeprefix(codecs.BOM_UTF8)
-        separator = "\t" if tabs else ";" if b";" in header and b"," not in header else ","
-        self.line = self.size = 0
-        self._rows = csv.reader(self._decoded(chain([header], lines)), delimiter=separator, strict=True)
+        self._format: dict[str, Any] = {"delimiter": options.delimiter or ",", "strict": True}
+        if options.quote == NO_QUOTE:
+            self._format["quoting"] = csv.QUOTE_NONE
+        else:
+            self._format["quotechar"] = options.quote or '"'
+        self._encoding = options.encoding or "UTF-8"
+        self._lines, self._again = lines, deque[str]()
+        self._record = list(islice(lines, options.skip_rows or 0))  # of the last row
+        self._before = self.line = 0
+        self._rows = csv.reader(self._fed(), **self._format)
 
-    def __iter__(self) -> Self:
+    def __iter__(self) -> CsvRows:
         return self
 
     def __next__(self) -> list[str]:
-        self.line, self.size = self._rows.line_num + 1, 0
+        self._before += len(self._record)
+        self._record.clear()
+        self.line = self._before + 1
         try:
-            cells = next(self._rows)
-            "".join(cells).encode()
+            return next(self._rows)
         except csv.Error as error:
-            raise Malformed(f"not a row of CSV: {error}") from error
+            self.resume()
+            hint = "; if quotes are part of the text, set quote to none" if "quotechar" in self._format else ""
+            raise Malformed(f"not a row of CSV: {error}{hint}") from error
         except UnicodeEncodeError as error:
-            raise Malformed("not UTF-8") from error
-        return cells
+            self.resume()
+            raise Undecodable(f"not {self._encoding}; name the encoding of the file") from error
 
-    def _decoded(self, lines: Iterable[bytes]) -> Iterator[str]:
-        for line in lines:
-            self.size += len(line)
-            if self.size > MAX_ROW_BYTES:
-                raise Malformed(f"the row has over {MAX_ROW_BYTES} bytes; is a quote not closed?")
-            yield line.decode(errors="surrogateescape")
+    def resume(self) -> None:
+        """Go on at the second line of the last row: a quote that was not closed has taken the lines after it."""
+        self._again.extendleft(reversed(self._record[1:]))
+        del self._record[1:]
+        self._rows = csv.reader(self._fed(), **self._format)
+
+    def _fed(self) -> Iterator[str]:
+        again, record, size = self._again, self._record, 0
+        for line in chain(iter(lambda: again.popleft() if again else None, None), self._lines):
+            size = size + len(line) if record else len(line)
+            record.append(line)
+            if not line.isascii():
+                line.encode()  # raises an error for what could not be decoded
+            if size > MAX_ROW_BYTES:
+                raise csv.Error(f"the row has over {MAX_ROW_BYTES} bytes; is a quote not closed?")
+            yield line
 
 
 def read_csv(
-    lines: Iterable[bytes],
-    columns: TableColumns,
+    lines: Iterator[str],
+    options: ReadOptions,
     file: str = "",
     on_bad: Callable[[Malformed], None] = raise_error,
-    *,
-    tabs: bool = False,
 ) -> Iterator[DatasetInstance]:
-    """Yield the rows of a CSV or TSV file with a header, which ``CsvRows`` reads.
+    """Yield the rows of a CSV or TSV file, which ``CsvRows`` reads.
 
-    ``on_bad`` is called with the error of each invalid row, which is then skipped. Raises Malformed with the first line
-    of the row if the header is invalid, or a row has over ``MAX_ROW_BYTES``.
+    ``on_bad`` is called with the error of each invalid row, which is then skipped. Raises Malformed if the header is
+    invalid.
     """
-    rows = CsvRows(lines, tabs=tabs)
+    rows = CsvRows(lines, options)
     reader: TableReader | None = None
     while True:
+        cells = None
         try:
-            cells = next(rows, None)
-            if cells is None:
+            if (cells := next(rows, None)) is None:
                 return
-            if reader is None:
-                reader = TableReader(cells, columns, typed=False)
-                continue
-            instance = reader.instance(cells, file, rows.line) if cells else None
+            if reader is None and cells:
+                reader = TableReader(column_names(cells, options), options, typed=False)
+                if options.header is not False:
+                    continue
+            if reader is not None and cells:
+                yield reader.instance(cells, file, rows.line)
         except Malformed as error:
             bad = at_line(file, rows.line, error)
-            if reader is None or rows.size > MAX_ROW_BYTES:
+            if reader is None:
                 raise bad from error
+            if cells is not None and len(cells) != len(reader.names):
+                rows.resume()
             on_bad(bad)
-            continue
-        if instance is not None:
-            yield instance
+
+
+def column_names(first: Sequence[str], options: ReadOptions) -> list[str]:
+    """Return the names of the columns by the first row of a table."""
+    return [str(at) if options.header is False else name.strip() for at, name in enumerate(first, start=1)]
 
 
 def read_batches(
     batches: Iterable[Any],
-    columns: TableColumns,
+    options: ReadOptions,
     file: str = "",
     on_bad: Callable[[Malformed], None] = raise_error,
 ) -> Iterator[DatasetInstance]:
@@ -280,7 +424,7 @@ def read_batches(
     number = 0
     for batch in batches:
         try:
-            reader = TableReader(batch.schema.names, columns, typed=True)
+            reader = TableReader(batch.schema.names, _by_type(batch.schema, options), typed=True)
         except Malformed as error:
             raise at_line(file, 0, error) from error
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
@@ -297,3 +441,70 @@ def read_batches(
                     on_bad(at_line(file, number, error))
                     continue
                 yield instance
+
+
+def _by_type(schema: Any, options: ReadOptions) -> ReadOptions:
+    """Return the options with the columns that have the types of categories and dates."""
+    taken = {*options.roles, *(schema.names if ANY_FIELD in options.ignore else ())}
+    types = {one.name: str(one.type) for one in schema if one.name not in taken}
+    return msgspec.structs.replace(
+        options,
+        category=(*options.category, *(name for name, kind in types.items() if kind.startswith("dictionary"))),
+        date=(*options.date, *(name for name, kind in types.items() if kind.startswith(("date", "timestamp")))),
+    )
+
+
+def read_records(
+    lines: Iterable[bytes | Mapping[str, Any]],
+    options: ReadOptions,
+    file: str = "",
+    on_bad: Callable[[Malformed], None] = raise_error,
+) -> Iterator[DatasetInstance]:
+    """Yield JSON lines, or rows as mappings, whose fields have roles, as those of a table. Fields may be missing.
+
+    ``features``, ``rejected``, ``ignored``, ``weight``, ``key`` and ``source`` are as in lines without roles.
+    """
+
+    @lru_cache(64)
+    def reader_of(names: tuple[str, ...], dates: tuple[str, ...]) -> TableReader:
+        typed = msgspec.structs.replace(options, date=(*options.date, *dates))
+        return TableReader(names, typed, typed=True, optional=True)
+
+    native = {*OwnFields.__struct_fields__, "features"} - {*options.roles}
+    for number, line in enumerate(lines, start=1):
+        if isinstance(line, bytes) and not line.strip():
+            continue
+        try:
+            row = record_of(line) if isinstance(line, bytes) else _plain(line)
+            own = {name: row.pop(name) for name in native if row.get(name) is not None}
+            dates = tuple(name for name, value in row.items() if hasattr(value, "weekday"))
+            instance = reader_of(tuple(row), dates).instance(list(row.values()), file, number)
+            if own:
+                instance = replace(instance, **_with_own(instance, own))
+        except (Malformed, msgspec.MsgspecError) as error:
+            on_bad(at_line(file, number, error))
+            continue
+        yield instance
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without the types of NumPy and pandas; what these write for no value is None."""
+    plain = {name: cell.tolist() if hasattr(cell, "tolist") else cell for name, cell in row.items()}
+    return {name: None if type(cell).__name__ in ("NAType", "NaTType") else cell for name, cell in plain.items()}
+
+
+def _with_own(instance: DatasetInstance, own: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that a line has of its own; its features are joined with those of the columns."""
+    parts = (instance.features, msgspec.json.encode(own.pop("features", {})))
+    features = b",".join(part[1:-1] for part in parts if part is not None and part != b"{}")
+    fields = msgspec.convert(own, OwnFields)
+    given: dict[str, Any] = {name: getattr(fields, name) for name in own}
+    return given | {"features": b"{%b}" % features if features else instance.features}
+
+
+def record_of(line: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON line. Raises Malformed."""
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"not an object in JSON: {error}") from error

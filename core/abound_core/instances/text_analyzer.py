@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import regex
+from Stemmer import Stemmer
 
 from abound_core.config import AnalyzerConfig
 
@@ -66,8 +67,8 @@ class Analyzer:
     of a length come before the longer ones.
     """
 
-    def __init__(self, config: AnalyzerConfig) -> None:
-        self._config = config
+    def __init__(self, config: AnalyzerConfig, casefold: bool = False) -> None:
+        self._config, self._casefold = config, casefold
         self._lowercase, self._least = config.lowercase, config.min_length
         self._is_unicode = config.kind == "word" and config.boundaries == "unicode"
         self._simple = re.compile(r"\w+" if config.min_length == 1 else rf"\w{{{config.min_length},}}")
@@ -77,6 +78,9 @@ class Analyzer:
             from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
             self._stop_words = ENGLISH_STOP_WORDS
+        self._stem: Callable[[list[str]], list[str]] | None = None
+        if config.kind == "word" and config.stem is not None:
+            self._stem = Stemmer(config.stem).stemWords
         self._are_tokens = config.kind == "word" and config.ngrams == (1, 1) and not self._stop_words
 
     def __call__(self, text: str) -> list[str]:
@@ -84,10 +88,13 @@ class Analyzer:
 
     def prepare(self, text: str) -> str:
         """Return a text as the configuration normalises it, which can be 18 times as long."""
-        if self._lowercase:
-            text = text.lower()
         if text.isascii():
-            return text
+            return text.lower() if self._lowercase else text
+        if self._lowercase:
+            # The dot of a Turkish capital I is left beside it, and Turkish is written without it on other keyboards.
+            text = text.casefold().replace("i\u0307", "i") if self._casefold else text.lower()
+            if text.isascii():
+                return text
         if self._config.strip_accents:
             text = "".join([letter for letter in _normalized(text, "NFKD") if not unicodedata.combining(letter)])
         return _normalized(text, "NFKC").replace(_VARIATION_SELECTOR, "") if self._is_unicode else text
@@ -95,12 +102,13 @@ class Analyzer:
     def terms(self, prepared: str) -> Iterable[str]:
         """Return the terms of a prepared text. N-grams are made as they are read."""
         if self._are_tokens:
-            return self._tokens(prepared)
+            return self._stems(self._tokens(prepared))
         config = self._config
         if config.kind == "word":
             tokens = self._tokens(prepared)
             if self._stop_words:
                 tokens = [token for token in tokens if token not in self._stop_words]
+            tokens = self._stems(tokens)
             return tokens if config.ngrams == (1, 1) else _ngrams(tokens, config.ngrams, " ".join)
         text = "".join([_SPACES.sub(" ", piece) for piece in _pieces(prepared, _is_no_space)])
         if config.kind == "char":
@@ -120,6 +128,12 @@ class Analyzer:
         if least > 1:
             tokens = [token for token in tokens if len(token) >= least or not _is_word(token)]
         return tokens
+
+    def _stems(self, tokens: list[str]) -> list[str]:
+        if self._stem is None:
+            return tokens
+        pieces = [self._stem(tokens[at : at + PIECE]) for at in range(0, len(tokens), PIECE)]
+        return [stem for piece in pieces for stem in piece]
 
 
 def _ngrams(parts: Sequence[str], lengths: tuple[int, int], join: Callable[[Any], str]) -> Iterator[str]:

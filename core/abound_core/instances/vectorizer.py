@@ -4,7 +4,7 @@ It is stateless: vectors contain keys, and dense ids are assigned where a vector
 ``abound_core.instances.record`` for the bytes.
 
     features {"rooms": 3}                 rooms        3          numbers <= 0 are ignored, or -3 is rooms=- with 3
-             {"price": 1100}              price        3 / (1 + 2 / 1100), and price@10 1
+             {"price": 1100}              price        3 / (1 + 2 / 1100), price@10 1, and price=1100 1/2
              {"country": "FI"}            country=FI   1
              {"tags": ["a", "b"]}         tags=a 1, tags=b 1
              {"urgent": true}             urgent       1          false is absent
@@ -14,8 +14,9 @@ It is stateless: vectors contain keys, and dense ids are assigned where a vector
 The words of each field of a text have ``analyzer.field_weight`` times the norm of all its words, so that a word of a
 short field counts more than one of a long field.
 
-With ``numbers`` ``scaled``, a number x above 1 that is not a count (a whole number up to 16) has the value 3 / (1 + 2 /
-x), and ``name@k`` is a feature with the value 1, for k = floor(log2(x)). Then the values of all numbers of the instance
+With ``numbers`` ``scaled`` or ``exact``, a number x above 1 that is not a count (a whole number up to 16) has the value
+3 / (1 + 2 / x), and ``name@k`` is a feature with the value 1, for k = floor(log2(x)). With ``exact``, ``name=x`` is a
+feature with the value 1/2 if x has at most two decimals and six digits. Then the values of all numbers of the instance
 are reduced so that their norm is at most that of everything else (words, strings, true, a dense vector), if there is
 anything else. With a text or a dense vector, a count above 1 is enough for that. All other instances get
 the same vector as with ``raw``, where a number is the value of its feature.
@@ -31,7 +32,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -46,8 +47,10 @@ from abound_core.instances import json_kernels as kernels
 from abound_core.instances import text_analyzer as analyzers
 from abound_core.instances import text_encoder
 from abound_core.instances.codes_kernels import WINNERS
-from abound_core.instances.json_fallback import LONG_JSON, ActiveFeatures, is_usable, read_json, refuse_terms
+from abound_core.instances.html_text import text_of
+from abound_core.instances.json_fallback import LONG_JSON, ActiveFeatures, is_usable, read_json
 from abound_core.instances.json_kernels import UNUSUAL
+from abound_core.instances.names import is_normal_json, label_texts, normalized
 from abound_core.instances.outline_kernels import outline
 from abound_core.instances.record import add_dense
 from abound_core.limits import MAX_FIELD_NAME, MAX_FIELDS, Limits
@@ -56,6 +59,8 @@ from abound_core.types import Text
 __all__ = ["Limits", "Vectorizer", "warmup"]
 
 _ROOM = 2**16
+
+MOST_COUNTED = 2**16  # different terms of a text, unless twice ``max_features`` are more
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -109,15 +114,20 @@ class Vectorizer:
         self._limits = limits
         self._boolean = config.boolean
         self._split = config.negative == "split"
-        self._scaled = config.numbers == "scaled" and not config.boolean
+        self._scaled = 0 if config.boolean else ("raw", "scaled", "exact").index(config.numbers)
         self._analyzer_config = config.analyzer
-        self._analyzer = analyzers.Analyzer(config.analyzer)
+        self._normalize = config.normalize
+        self._analyzer = analyzers.Analyzer(config.analyzer, casefold=config.normalize)
         if config.analyzer.embed is not None:
             with suppress(InvalidInstance):  # a machine without the encoder can still learn what others have encoded
                 text_encoder.load(config.analyzer.embed)
-        self._known = (limits.max_features, limits.max_key_bytes, self._split, self._boolean, self._scaled)
+        self._known = (
+            *(limits.max_features, limits.max_key_bytes),
+            *(self._split, self._boolean, self._scaled, self._normalize),
+        )
         self._pool = _pools.setdefault(self._known, _Pool())
         self._norm = 1.0
+        self.warning: str | None = None  # about the last instance
 
     def vectorize(self, features: bytes | None, text: Text | None, dense: bytes | None = None) -> bytes:
         """Return the vector of an instance.
@@ -133,33 +143,56 @@ class Vectorizer:
         Raises InvalidInstance, which names ``features``, ``features.price``, ``features.tags[2]``, ``text`` or
         ``text.title``, or ``analyzer.embed`` if the encoder is not on this machine.
         """
+        self.warning = None
         terms: list[str] = []
-        weights: dict[str, float] = {}
+        counts: Counter[str] = Counter()
+        fields: dict[str, Counter[str]] = {}
         lines: bytes | None = b""
-        if isinstance(text, dict):
-            weights, lines = self._field_weights(text), None
-            text = "\n".join(
-                sorted(text.values(), key=lambda field: (len(field), field))
-            )  # shortest first: encoders cut the end
+        if isinstance(text, Mapping):
+            given = {name: field for name, field in text.items() if field is not None}
+            fields, lines = self._count_fields(given), None
+            for field in fields.values():
+                counts.update(field)
+            # Shortest first: encoders cut the end.
+            text = "\n".join(sorted(given.values(), key=lambda field: (len(field), field)))
         elif text is not None:
             prepared = self._prepare(text, "text")
             if len(prepared) > analyzers.LONG:
-                weights, lines = analyzers.term_weights(self._count_terms(prepared)), None
+                counts, lines = self._count_terms(prepared), None
             else:
                 found = self._analyzer.terms(prepared)
                 terms = found if type(found) is list else list(found)
                 lines = _lines(terms, text, self._analyzer_config)
         if text is not None and dense is None and self._analyzer_config.embed is not None:
-            dense = text_encoder.load(self._analyzer_config.embed).encode(text)
+            dense = text_encoder.load(self._analyzer_config.embed).encode(self._plain(text))
         if lines is not None:
             vector = self._read(lines, features) if dense is None else self._read_with(dense, lines, features)
             if vector is not None:
                 return vector
+        counts = counts or Counter(terms)
         active = self._nothing_active()
-        active.add_terms(weights or analyzers.term_weights(terms))
+        active.add_terms(self._weights(counts, fields))
+        n_most = self._limits.max_features
+        if features is not None and len(active.keys) + 2 * features.count(b'"') > n_most:
+            others = self._nothing_active()
+            others.add_pairs(read_json(features))
+            if len(active.keys | others.keys) > n_most:
+                n_most -= len(others.keys)
+        if len(active.keys) > n_most:
+            kept = self._most_frequent(counts, fields, n_most)
+            self.warning = (
+                f"text has more than {n_most} different terms{' with its fields' if fields else ''}; "
+                f"only the {len(kept)} most frequent are used"
+            )
+            active = self._nothing_active()
+            active.add_terms(self._weights(_only(counts, kept), {k: _only(own, kept) for k, own in fields.items()}))
         if features is not None:
             active.add_pairs(read_json(features))
         return self._vector(active, dense)
+
+    def labels(self, given: Iterable[object] | None) -> list[str]:
+        """Return labels as the model learns them; see ``abound_core.instances.names``."""
+        return label_texts(given or (), self._normalize)
 
     def vectorize_usual(self, features: bytes) -> bytes | None:
         """Return ``vectorize(features, None)`` by the kernel, or None for unusual or invalid features."""
@@ -172,7 +205,7 @@ class Vectorizer:
         return self._vector(active, dense)
 
     def _nothing_active(self) -> ActiveFeatures:
-        return ActiveFeatures(self._limits, self._split, self._scaled)
+        return ActiveFeatures(self._limits, self._split, self._scaled, self._normalize)
 
     def _vector(self, active: ActiveFeatures, dense: bytes | None) -> bytes:
         if dense is None:
@@ -193,8 +226,10 @@ class Vectorizer:
             return None
         elif not features.isascii():
             try:
-                features.decode()
+                decoded = features.decode()
             except UnicodeDecodeError:
+                return None
+            if self._normalize and not is_normal_json(decoded):
                 return None
         pool = self._pool
         try:
@@ -227,12 +262,14 @@ class Vectorizer:
         pool.append(scratch)  # not after an error: then the scratch is dropped
         return vector
 
-    def _field_weights(self, fields: dict[str, str]) -> dict[str, float]:
-        """Return the values of the terms of all fields, and of the terms of each."""
+    def _count_fields(self, fields: dict[str, str]) -> dict[str, Counter[str]]:
         if len(fields) > MAX_FIELDS:
             raise InvalidInstance(f"text has at most {MAX_FIELDS} fields, not {len(fields)}", "text")
         prepared: dict[str, str] = {}
-        for name, text in sorted(fields.items()):  # in whatever order they were sent
+        for given, text in sorted(fields.items()):  # in whatever order they were sent
+            name = normalized(given) if self._normalize else given
+            if name in prepared:
+                raise InvalidInstance(f"text has the field {name!r} twice", "text")
             if not (1 <= len(name) <= MAX_FIELD_NAME and _is_unicode(name)):
                 raise InvalidInstance(f"the name of a field of text has 1 to {MAX_FIELD_NAME} characters", "text")
             prepared[name] = self._prepare(text, f"text.{name}")
@@ -243,13 +280,13 @@ class Vectorizer:
                     + _NORMALIZED * (texts is prepared),
                     "text",
                 )
-        counts = {name: self._count_terms(text) for name, text in prepared.items()}
-        total: Counter[str] = Counter()
-        for own in counts.values():
-            total.update(own)
-        weights = analyzers.term_weights(total)
-        norm = _norm(weights)
-        for name, own in counts.items():
+        return {name: self._count_terms(text) for name, text in prepared.items()}
+
+    def _weights(self, counts: Counter[str], fields: dict[str, Counter[str]]) -> dict[str, float]:
+        """Return the values of the terms of a text, and of the terms of each of its fields."""
+        weights = analyzers.term_weights(counts)
+        norm = _norm(weights) if fields else 0.0
+        for name, own in fields.items():
             if own and self._analyzer_config.field_weight:
                 values = analyzers.term_weights(own)
                 scale = self._analyzer_config.field_weight * norm / _norm(values)
@@ -263,9 +300,12 @@ class Vectorizer:
         if not _is_unicode(text):
             raise InvalidInstance(f"{field} has half of a surrogate pair", field)
         self._check_size(text, field)
-        prepared = self._analyzer.prepare(text)
+        prepared = self._analyzer.prepare(self._plain(text))
         self._check_size(prepared, field, _NORMALIZED)
         return prepared
+
+    def _plain(self, text: str) -> str:
+        return text_of(text) if self._analyzer_config.html else text
 
     def _check_size(self, text: str, field: str, when: str = "") -> None:
         most = self._limits.max_text_bytes
@@ -276,20 +316,31 @@ class Vectorizer:
             raise InvalidInstance(f"{field} has at most {most} bytes, not {size}{when}", field)
 
     def _count_terms(self, prepared: str) -> Counter[str]:
-        """Return the distinct terms of a long text with their counts, in order of first appearance.
+        """Return the distinct terms of a text with their counts, in order of first appearance.
 
-        Raises InvalidInstance at the first term over ``max_features``, so that n-grams of a long text are not all made.
+        Of more than ``MOST_COUNTED``, which only n-grams of a very long text are, the first ones are counted.
         """
         counts: Counter[str] = Counter()
-        terms, n_usable = iter(self._analyzer.terms(prepared)), 0
+        terms, n_most = iter(self._analyzer.terms(prepared)), max(MOST_COUNTED, 2 * self._limits.max_features)
         while some := list(islice(terms, analyzers.PIECE)):
-            n_known = len(counts)
-            counts.update(some)
-            new = islice(reversed(counts), len(counts) - n_known)
-            n_usable += sum([is_usable(term.encode(), self._limits) for term in new])
-            if n_usable > self._limits.max_features:
-                refuse_terms(self._limits)
+            counts.update(some if len(counts) < n_most else [term for term in some if term in counts])
         return counts
+
+    def _most_frequent(self, counts: Counter[str], fields: dict[str, Counter[str]], n: int) -> set[str]:
+        """Return the most frequent usable terms, with at most ``n`` keys; of equally frequent ones, the first."""
+        kept = set()
+        own = fields.values() if self._analyzer_config.field_weight else ()
+        for term in sorted(counts, key=counts.__getitem__, reverse=True):
+            if is_usable(term.encode(), self._limits):
+                n -= 1 + sum([term in field for field in own])
+                if n < 0:
+                    break
+                kept.add(term)
+        return kept
+
+
+def _only(counts: Counter[str], kept: set[str]) -> Counter[str]:
+    return Counter({term: n for term, n in counts.items() if term in kept})
 
 
 def _is_unicode(text: str) -> bool:

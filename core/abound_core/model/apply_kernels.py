@@ -58,20 +58,20 @@ from abound_core.model.reranker_kernels import (
 )
 from abound_core.numba.decorators import inlined, inner, kernel
 from abound_core.numba.intrinsics import I0, NO, YES, load_f32, load_u16, load_u32, pointer
-from abound_core.numba.top_k import N_BEST, Best, empty
+from abound_core.numba.top_k import N_BEST, Best, empty, n_places
 
 AT, DONE, STATUS, ACTIVE, CLASSES = range(5)
 """Places in the cursor: byte of the next record, records applied by the last call, why it stopped, and how many
 features and classes of the next record have an id in the scratch (with ``INDEX_FULL``).
 """
 
-PREPARED, REGISTERED, SPACED = 5, 6, 7
+PREPARED, REGISTERED, SPACED, ANSWERED = 5, 6, 7, 8
 """Further places in the cursor: the byte of the record that the re-ranker has seen last, of the record with details
-that is to be learned, and, with ``max_features``, of the record for which features were evicted last; -1 if there is
-none.
+that is to be learned, and, with ``max_features``, of the record for which features were evicted last; the class that
+the re-ranker ranked first for the next record. -1 if there is none.
 """
 
-N_CURSOR = 8
+N_CURSOR = 9
 
 ENOUGH, NAMES_FULL, INDEX_FULL, REGISTERS, FIRST_VECTOR = range(5)
 """Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first;
@@ -116,7 +116,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
-    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), None)
+    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), held.scratch.first)
 
 
 @inner
@@ -128,9 +128,8 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
     given : int32 array
         The ranks: of length 0, or as long as the labels of the one record to apply. A label with 0 keeps its rank in
         the index.
-    best : Best, optional
-        Empty, before and after: the calibration learns from the scores of the index. None, known at compile time:
-        nothing is calibrated.
+    best : Best or First
+        Empty, before and after. With a Best, the calibration learns from the scores of the index.
     """
     live, scratch, data, size = held.live, held.scratch, pointer(buffer), len(buffer)
     learn = by_rule(live.params, learn_fsu, learn_sls)
@@ -179,15 +178,15 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
         if n > 0 or not registers:  # a name that is known, or a label without one, is no instance
             changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks, best)
         # The ranking has noted the best classes; their probabilities are learned after the instance.
-        if best is not None:
-            if not registers:
-                calibrate(held.calibration, best, class_ids, m, n_rejected)
-            empty(best)
+        if n_places(best) == N_BEST and not registers:
+            calibrate(held.calibration, best, class_ids, m, n_rejected)
+        first = cursor[ANSWERED] if cursor[ANSWERED] >= 0 else np.int64(best.class_ids[0])
+        empty(best)
         ranks[done] = I0
         if not registers:
             for j in range(min(m, len(given))):
                 own_ranks[j] = given[j] if given[j] > 0 else own_ranks[j]
-            ranks[done] = count_outcome(live, shape, class_ids[:m], own_ranks, changed)
+            ranks[done] = count_outcome(live, shape, class_ids[:m], own_ranks, changed, first)
             for j in range(m):
                 live.label_counts[class_ids[j]] += 1
         updated[done] = changed
@@ -263,13 +262,16 @@ def intern_labels(live, data, shape, class_ids):
 
 
 @inlined
-def count_outcome(live, shape, true, ranks, changed):
-    """Count a learned record: ranks of its true labels, and its feedback; return the rank of the best true label."""
+def count_outcome(live, shape, true, ranks, changed, first):
+    """Count a learned record: ranks of its true labels, and its feedback; return the rank of the best true label.
+
+    ``first`` is the class that was ranked first, -1 if there was none.
+    """
     live.control[REJECTED] += shape.n_rejected
     live.control[IGNORED] += shape.n_labels - shape.n_true - shape.n_rejected
     live.control[WEIGHTED] += np.int64(shape.weight != 1.0)
     if shape.n_true > 0:
-        return count_ranks(live.score, live.label_counts, true, ranks, changed)
+        return count_ranks(live.score, live.label_counts, true, ranks, changed, first)
     live.control[UNLABELLED] += 1
     live.score.counts[UPDATED] += np.int64(changed)
     return I0
@@ -359,6 +361,26 @@ def skip_records(buffer, at, n):
     return at
 
 
+@kernel
+def count_unchanged(labels, class_of, retired, buffer, at, n):
+    """Return how many of ``n`` records from byte ``at`` on come before one that names a label that was changed.
+
+    ``class_of`` and ``retired`` are those of ``abound_core.model.label_changes``.
+    """
+    data, size = pointer(buffer), len(buffer)
+    for i in range(n):
+        shape = shape_at(data, size, at)
+        place = shape.labels_at
+        for j in range(shape.n_labels if shape.n_true > 0 or shape.details_at < 0 else 0):
+            length = np.int64(load_u16(data, shape.label_lengths_at + 2 * j))
+            number = np.int64(find_key(labels, data, place, length))
+            place += length
+            if 0 <= number < len(class_of) and (class_of[number] != number or retired[number]):
+                return i
+        at = shape.end
+    return n
+
+
 @inlined
 def read_values(data, shape, values):
     for i in range(shape.n_features):
@@ -435,14 +457,13 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
         given = reranker.ranks[: own.n_labels]
         if cursor[PREPARED] != at and own.details_at < 0:
             given[:] = 0
-            if has_dense:
-                rerank(held, data, own.dense_at, source, shape, given)
+            cursor[ANSWERED] = rerank(held, data, own.dense_at, source, shape, given) if has_dense else -1
             cursor[PREPARED] = at
         own_ranks, own_updated = ranks[done : done + 1], updated[done : done + 1]
         if len(held.calibration.weights) > 0 and not has_dense:
             apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, scratch.best)
         else:
-            apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, None)
+            apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, scratch.first)
         if cursor[DONE] == 0:
             break
         if has_dense:
@@ -456,6 +477,8 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
 @inner
 def rerank(held, vector, dense_at, data, shape, ranks):
     """Count the ranks of a record's true labels, write them, and let the re-ranker and the calibration learn from it.
+
+    Returns the class that is ranked first, -1 if the order of the index is used.
 
     Parameters
     ----------
@@ -477,14 +500,14 @@ def rerank(held, vector, dense_at, data, shape, ranks):
         reranker, n_classes, vector, dense_at, every, best_ids[:n_ranked], scores[:n_ranked], found
     )
     if n == 0:
-        return
+        return -1
     put_softmax(found, n)
     if len(held.calibration.weights) > 0:
         out_ids, out_scores, shares = np.full(N_BEST, -1, np.int32), np.zeros(N_BEST), np.empty(N_BEST)
         write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, shares)
         calibrate(held.calibration, Best(out_ids, out_scores), class_ids, shape.n_true, shape.n_rejected)
     if shape.n_true == 0:
-        return
+        return -1
     trusted, true = is_trusted(reranker.guard), np.zeros(n, np.bool_)
     best_of_index, best = 0, 0
     for i in range(n):
@@ -497,4 +520,6 @@ def rerank(held, vector, dense_at, data, shape, ranks):
                 if place < n_index and (best_of_index == 0 or place + 1 < best_of_index):
                     best_of_index = place + 1
     count_answer(reranker.guard, best_of_index, best)
+    first = np.int64(found.class_ids[np.int64(found.order[0])]) if trusted else -1
     take_step(reranker, found, n, true)
+    return first

@@ -22,7 +22,7 @@ from abound_core.instances.vocabulary_kernels import KeyArrays, TablePointers, p
 from abound_core.model.prequential_kernels import ScorePointers, score_pointers
 from abound_core.numba.decorators import inlined, kernel
 from abound_core.numba.intrinsics import borrowed, pointer
-from abound_core.numba.top_k import Best
+from abound_core.numba.top_k import Best, First
 
 
 class LiveArrays(NamedTuple):
@@ -54,7 +54,7 @@ class LivePointers(NamedTuple):
 
 class ApplyScratch(NamedTuple):
     """Working memory for one record: ids and values of features, ids and ranks of labels, its bytes with codes, and its
-    best classes, empty between records.
+    best classes, empty between records: five for a model that calibrates, the first for others.
     """
 
     ids: npt.NDArray[np.int32]
@@ -63,6 +63,7 @@ class ApplyScratch(NamedTuple):
     ranks: npt.NDArray[np.int32]
     memory: npt.NDArray[np.uint8]
     best: Best
+    first: First
 
 
 @inlined
@@ -90,6 +91,7 @@ def _borrowed(scratch):
         borrowed(scratch.ranks),
         borrowed(scratch.memory),
         Best(pointer(scratch.best.class_ids), pointer(scratch.best.scores)),
+        First(pointer(scratch.first.class_ids), pointer(scratch.first.scores), scratch.first.alone),
     )
 
 

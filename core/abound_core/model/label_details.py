@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,17 +30,30 @@ ARRAYS = {
 }
 """The arrays of ``DetailsTable.to_arrays``: ids ascend. Without registered labels there are none."""
 
+PAGE = 1024  # class ids of a page of ``changed_pages``
+
 _WORD = re.compile(r"[^\W\d_]+")
+
+_LATIN_WORD = re.compile(r"\b[a-z]{3,}\b")
+_ENDINGS = (
+    *(("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("ss", "sses"), ("us", "uses")),
+    *(("is", "es"), ("s", ""), ("x", "xes"), ("ch", "ches"), ("sh", "shes"), ("ey", "eys"), ("y", "ies")),
+)
+"""Endings of English words with those of their other number, the first that fits."""
 
 _NOTHING = bytes(FINGERPRINT)
 _ROW_BYTES = 200  # of a small dict entry with its key and its bytes object
 
 
 class DetailsTable:
-    """The details of registered labels, by class id. ``n_bytes`` is what they take in memory."""
+    """The details of registered labels, by class id. ``n_bytes`` is what they take in memory.
+
+    ``changed_pages`` are pages of ids with changed rows; a reader that keeps copies discards them.
+    """
 
     def __init__(self) -> None:
         self.n_bytes = 0
+        self.changed_pages: set[int] = set()
         self._rows: dict[int, bytes] = {}
         self._hash_sum = 0
 
@@ -55,12 +69,21 @@ class DetailsTable:
 
     def put(self, class_id: int, details: bytes, vector: bytes) -> None:
         """Replace the details of a class. An empty vector keeps the fingerprint of the one that was learned."""
+        self.changed_pages.add(class_id // PAGE)
         before = self._rows.pop(class_id, None)
         if before is not None:
             self._count(class_id, before, -1)
         learned = _fingerprint(vector) if any(vector[:4]) else (before or _NOTHING)[:FINGERPRINT]
         if details or learned != _NOTHING:
             self._add(class_id, learned + details)
+
+    def move(self, class_id: int, into: int) -> None:
+        """Give the details of a class to another one, unless that has some."""
+        row = self._rows.pop(class_id, None)
+        if row is not None:
+            self._count(class_id, row, -1)
+            if into not in self._rows:
+                self._add(into, row)
 
     def _add(self, class_id: int, row: bytes) -> None:
         self._rows[class_id] = row
@@ -100,6 +123,21 @@ class DetailsTable:
         return self._hash_sum.to_bytes(HASH, "little")
 
 
+class _WithParent(msgspec.Struct):
+    parent: str | None = None
+
+
+_parent_decoder = msgspec.json.Decoder(_WithParent)
+
+
+def parent_in(details: bytes) -> bytes:
+    """Return the parent that details of a label name, empty if they name none or are not JSON."""
+    try:
+        return (_parent_decoder.decode(details).parent or "").encode() if b'"parent"' in details else b""
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return b""
+
+
 def words_of(label: str) -> str:
     """Return the words of a label that looks like words: without digits, and with a word of three letters or more.
 
@@ -108,6 +146,24 @@ def words_of(label: str) -> str:
     """
     words = _WORD.findall(label)
     return " ".join(words) if max(map(len, words), default=0) >= 3 and not re.search(r"\d", label) else ""
+
+
+def with_other_number(name: str) -> str:
+    """Return a name with the singular of each English plural in it, and the plural of each singular.
+
+    Names of classes are plural, and texts are singular: without the other form a new label would match few of them.
+
+    >>> with_other_number("Coats & batteries")
+    'Coats & batteries coat battery'
+    """
+    return " ".join([name, *map(_other_number, _LATIN_WORD.findall(name.lower()))])
+
+
+def _other_number(word: str) -> str:
+    for ending, other in _ENDINGS:
+        if word.endswith(ending):
+            return word[: len(word) - len(ending)] + other
+    return word + "s"
 
 
 def _fingerprint(vector: bytes) -> bytes:

@@ -25,7 +25,7 @@ from abound_core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, ModelConfig
 from abound_core.errors import Conflict, Contradiction, InvalidInstance
 from abound_core.index import index
 from abound_core.index import learning_kernels as learning
-from abound_core.index.index import ALL_CLASSES
+from abound_core.index.index import ALL_CLASSES, Index
 from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
 from abound_core.instances import record, text_encoder, vectorizer, vocabulary
@@ -40,11 +40,13 @@ from abound_core.instances.record import (
     pack_labels,
     pack_vector,
     unpack_vector,
+    with_labels,
 )
 from abound_core.instances.record_kernels import HAS_DENSE, record_shape
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary_kernels import find_vector
-from abound_core.limits import Limits
+from abound_core.limits import DATASET_LIMITS, Limits
+from abound_core.model import label_tree
 from abound_core.model.active_version import LIVE
 from abound_core.model.answer_kernels import (
     explain_vector,
@@ -69,6 +71,7 @@ from abound_core.model.apply_kernels import (
     apply_calibrated,
     apply_records,
     apply_reranked,
+    count_unchanged,
     intern_bounded,
     intern_labels,
     skip_records,
@@ -76,12 +79,14 @@ from abound_core.model.apply_kernels import (
 from abound_core.model.calibration import Calibration
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
+from abound_core.model.label_changes import ChangePlan, LabelChange, decode_request, planned
+from abound_core.model.label_details import PAGE, parent_in
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 from abound_core.model.state import ModelState
-from abound_core.numba.top_k import new_best
+from abound_core.numba.top_k import new_best, new_first
 from abound_core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"  # key among the contributions to a score
@@ -102,11 +107,23 @@ class LiveModel(ModelState):
     """A model that learns from every event.
 
     ``limits`` are for incoming requests. They are not part of the state: log entries apply whatever the limits are now.
+
+    Attributes
+    ----------
+    at : tuple of Offset and int
+        The entry that is applied, and the position of its next record.
+    fragments : object
+        What a caller has made of the labels by class id, to be kept until one is renamed; None afterwards.
     """
+
+    at: tuple[Offset, int] = (START, 0)
 
     def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
         super().__init__(config, secret)
         self.limits = limits or Limits()
+        self.fragments: Any = None
+        self._moved: tuple[Index, Reranker] | None = None
+        self._awaited: tuple[ChangePlan, list[LabelChange]] | None = None
         self._scratch = _scratch(64, 16, 0)
         self._cursor = np.zeros(N_CURSOR, np.int64)
         self._take_config(config)
@@ -191,12 +208,50 @@ class LiveModel(ModelState):
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number."""
+        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number.
+
+        The number is 0 if the record changes labels and ``prepare`` must be called first.
+        """
+        if self.changes.any:
+            n = int(
+                count_unchanged(self.labels.arrays, self.changes.class_of, self.changes.retired, buffer, at, len(ranks))
+            )
+            if n == 0:
+                return self._apply_renamed(buffer, at, ranks, updated), 1
+            ranks, updated = ranks[:n], updated[:n]
         self._cursor[AT], self._cursor[PREPARED:] = at, -1
         done = self._apply(buffer, ranks, updated)
-        if done == 0:
+        return (int(self._cursor[AT]), done) if done else self._apply_details(buffer, at, ranks, updated)
+
+    def _apply_details(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> tuple[int, int]:
+        """Apply the record at byte ``at``, which registers or changes labels; return what ``apply`` does."""
+        shape = record_shape(buffer, at)
+        if shape.n_true > 0:
             return self._register(buffer, at, ranks, updated), 1
-        return int(self._cursor[AT]), done
+        changed = self._change_labels(details_of(buffer, shape))
+        if changed is None:
+            return at, 0
+        ranks[0], updated[0] = 0, changed
+        return int(shape.end), 1
+
+    def _apply_renamed(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> int:
+        """Apply the record at byte ``at`` by the present names of its labels; return the position of the next one.
+
+        Retired labels are left out, and without any other label nothing is learned. A registration is for the label
+        itself, also if it is retired.
+        """
+        shape = record_shape(buffer, at)
+        record = with_labels(buffer, at, shape, lambda label: self.present(label, shape.details_at >= 0))
+        ranks[0], updated[0] = 0, False
+        if record:
+            self._cursor[AT], self._cursor[PREPARED:] = 0, -1
+            if not self._apply(record, ranks[:1], updated[:1]):
+                self._apply_details(record, 0, ranks[:1], updated[:1])
+        return int(shape.end)
 
     def _apply(self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
@@ -239,8 +294,61 @@ class LiveModel(ModelState):
         name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
         self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
         self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
-        self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
+        class_id, details = self.labels.find(label), details_of(buffer, shape)
+        self.details.put(class_id, details, vector)
+        parent = parent_in(details)
+        if parent and self.find(parent.decode()) < 0:  # a parent is a label, too
+            self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
+            named = add_details(EMPTY_VECTOR + pack_labels([parent.decode()], DATASET_LIMITS), b"")
+            self._apply(named, np.zeros(1, np.int32), np.zeros(1, np.bool_))
+        self.tree.put(class_id, self.find(parent.decode()) if parent else -1)
         return int(shape.end)
+
+    def present(self, label: str, retired: bool = False) -> str | None:
+        """Return the present name of a label, itself if it is unknown; None if it is retired, unless these count."""
+        class_id = self.find(label)
+        if class_id < 0:
+            return label
+        return self.label(class_id) if retired or not self.changes.is_retired(class_id) else None
+
+    def prepare(self) -> None:
+        """Do the slow part of the change of labels before which ``apply`` has stopped.
+
+        Only reads the model. It may run in another thread while requests are answered, as long as nothing changes the
+        model.
+        """
+        assert self._awaited is not None
+        flows, n = self._awaited[0].flows, self._awaited[0].n_ids
+        reranker = self.reranker.relabelled(flows, n, self.dimension) if self.reranker.on else self.reranker
+        self._moved = self.index.relabelled(flows, n), reranker
+
+    def _change_labels(self, request: bytes) -> bool | None:
+        """Apply a request to change labels; return whether any changed, None if ``prepare`` must be called first."""
+        asked = decode_request(request)
+        entry, place = self.at
+        at = entry._replace(position=entry.position + place)
+        plan, made = self._awaited or planned(self.labels, self.changes, asked.changes, at)
+        if plan.flows and self._moved is None:
+            self._awaited = plan, made
+            return None
+        self._awaited = None
+        if not made:
+            return False
+        self.changes.commit(self.labels, plan, made, at, asked)
+        if self._moved is not None:
+            (self.index, self.reranker), self._moved = self._moved, None
+        self._make_room(0, 0, 0, 0, 0)
+        counts = self._tallies.label_counts
+        for number in plan.into:
+            into = plan.class_of(number)
+            counts[into] += counts[number]
+            counts[number] = 0
+            self.details.move(number, into)
+            self.tree.move(number, into)
+            self.prequential.move_label(number, into)
+        self.details.changed_pages.update(number // PAGE for number in (*plan.names, *plan.classes, *plan.into))
+        self.fragments = None
+        return True
 
     def continue_score(self, other: LiveModel) -> None:
         """Take over score, feedback counts and receipts of the state that a refitted model replaces."""
@@ -248,6 +356,11 @@ class LiveModel(ModelState):
         self._tallies.continue_feedback(other._tallies)
         self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
         self._bind()
+
+    def adopt_changes(self, other: LiveModel) -> None:
+        """Take over what became of labels in a state whose log this one has learned by its present names."""
+        self.changes.adopt(self.labels, other.labels, other.changes)
+        self._make_room(0, 0, 0, 0, 0)
 
     def learn_again(
         self,
@@ -299,7 +412,7 @@ class LiveModel(ModelState):
 
     def _make_scratch(self, n_features: int, n_labels: int, n_bytes: int) -> None:
         """Make the scratch large enough. Call ``_bind`` afterwards."""
-        ids, _, class_ids, _, memory, _ = self._scratch
+        ids, _, class_ids, _, memory, *_ = self._scratch
         if n_features > len(ids) or n_labels > len(class_ids) or n_bytes > len(memory):
             self._scratch = _scratch(
                 max(n_features, len(ids)), max(n_labels, len(class_ids)), max(n_bytes, len(memory))
@@ -326,15 +439,15 @@ class LiveModel(ModelState):
         self,
         vector: bytes,
         k: int,
-        include: Collection[str] | None = None,
-        exclude: Collection[str] | None = None,
+        include: Collection[object] | None = None,
+        exclude: Collection[object] | None = None,
         threshold: float | None = None,
         zero_shot: bool = True,
     ) -> Ranking:
         """Return the best classes for a vector, at most ``k``, best first; of equal scores the class learned first.
 
-        Unknown labels in ``include`` and ``exclude`` have no effect. ``zero_shot``: rank labels that were registered
-        and never learned.
+        A label in ``include`` and ``exclude`` stands for itself and all below it; unknown ones have no effect.
+        ``zero_shot``: rank labels that were registered and never learned.
         """
         class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
         n = rank_vector(vector, self._held, mask, class_ids, scores)
@@ -352,8 +465,8 @@ class LiveModel(ModelState):
         self,
         vector: bytes,
         k: int,
-        include: Collection[str] | None = None,
-        exclude: Collection[str] | None = None,
+        include: Collection[object] | None = None,
+        exclude: Collection[object] | None = None,
         threshold: float | None = None,
         min_probability: float | None = None,
         zero_shot: bool = True,
@@ -375,7 +488,7 @@ class LiveModel(ModelState):
         if n < 0:
             vector = self._prepare(vector)
             n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
-        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+        return filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
     def _reranked(
         self,
@@ -397,7 +510,7 @@ class LiveModel(ModelState):
             n = rank_reranked(vector, self._held, mask, class_ids, scores, estimates)
         if n < 0:
             return None
-        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+        return filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
         """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
@@ -424,24 +537,38 @@ class LiveModel(ModelState):
         return because
 
     def _asked(
-        self, k: int, include: Collection[str] | None, exclude: Collection[str] | None, zero_shot: bool
+        self, k: int, include: Collection[object] | None, exclude: Collection[object] | None, zero_shot: bool
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
         """Return arrays for the class ids and scores of a ranking, and the mask of allowed classes."""
         if k > self.labels.n_ids:
             k = self.labels.n_ids
         is_whole = include is None and exclude is None and zero_shot
         mask = ALL_CLASSES if is_whole else self._mask(include, exclude)
+        if self.changes.any:
+            visible = self.changes.visible(self.labels.n_ids)
+            mask = visible if is_whole else mask & visible
         if not zero_shot:
             mask[self._is_unlearned()] = 0
         return np.empty(k, np.int32), np.empty(k, np.float64), mask
 
-    def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
+    def with_those_below(self, labels: Collection[str] | None) -> Collection[str] | None:
+        """Return labels and all below them: until a parent changes, the same object for the same labels."""
+        if not labels or not self.tree:
+            return labels
+        key = (self.tree.n_changes, self.changes.digest_bytes(), *labels)
+        if key not in self._expanded:
+            ids = {one for label in labels for one in self.tree.below(self.find(label)).tolist() if one >= 0}
+            newest = list(self._expanded.items())[-1:]  # those of ``include``, when these are of ``exclude``
+            self._expanded = dict(newest) | {key: frozenset(map(self.label, ids)).union(labels)}
+        return self._expanded[key]
+
+    def _mask(self, include: Collection[object] | None, exclude: Collection[object] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
         for labels, value in ((include or (), 1), (exclude or (), 0)):
-            for label in labels:
-                class_id = self.labels.find(label.encode())
+            for label in self.vectorizer.labels(labels):
+                class_id = self.find(label)
                 if class_id >= 0:
-                    mask[class_id] = value
+                    mask[self.tree.below(class_id) if self.tree else class_id] = value
         return mask
 
     def active(self, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
@@ -486,7 +613,7 @@ def _n_features(vector: bytes) -> int:
     return int.from_bytes(vector[:4], "little") & (HAS_DENSE - 1)
 
 
-def _filtered(ranking: Ranking, threshold: float | None, min_probability: float | None) -> Ranking:
+def filtered(ranking: Ranking, threshold: float | None, min_probability: float | None) -> Ranking:
     """Return the classes of a ranking with at least this score and this probability."""
     ids, scores, probabilities = ranking
     if threshold is not None:
@@ -506,6 +633,7 @@ def _scratch(n_features: int, n_labels: int, n_bytes: int) -> ApplyScratch:
         np.zeros(n_labels, np.int32),
         np.zeros(n_bytes, np.uint8),
         new_best(),
+        new_first(),
     )
 
 
@@ -537,10 +665,10 @@ def warmup(*groups: str) -> None:
 
 def _warm_learning() -> None:
     live, scratch = _handle_types()
-    ids, values, class_ids, ranks, *_ = scratch.values()
+    ids, values, class_ids, ranks, *_, first = scratch.values()
     feedback = numba_type(Feedback(1, 0, 1.0))
     arguments = live["postings"], live["params"], ids, values, class_ids, feedback
-    _compile(learning.learn_fsu, *arguments, numba_types.boolean, ranks, numba_types.none)
+    _compile(learning.learn_fsu, *arguments, numba_types.boolean, ranks, first)
     _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
@@ -548,6 +676,7 @@ def _warm_learning() -> None:
 def _warm_answering() -> None:
     _warm_naming()
     record.warmup()
+    label_tree.warmup()
     model = LiveModel(ModelConfig(), (1, 2))
     model.labels.find(b"a")
     _answer(model)
@@ -561,7 +690,9 @@ def _warm_naming() -> None:
     of_model = numba_types.NamedTuple([*live.values()], LivePointers)
     _compile(intern_bounded, of_model, data, shape, ids, values, numba_types.boolean)
     _compile(intern_labels, of_model, data, shape, class_ids)
-    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
+    model = LiveModel(ModelConfig(), (1, 2))
+    count_unchanged(model.labels.arrays, model.changes.class_of, model.changes.retired, b"", 0, 0)
+    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean, numba_types.int64)
 
 
 def _handle_types() -> list[dict[str, Any]]:
@@ -575,6 +706,7 @@ def _compile(kernel: Any, *arguments: Any) -> None:
 
 def _warm_state() -> None:
     vocabulary.warmup()
+    label_tree.warmup()
     index.warmup("fsu")
     _keep(_learned(ModelConfig()))
 

@@ -15,6 +15,7 @@ R_k, MRR: Madani, Connor and Greiner (JMLR 2009), section 3.3. Prequential evalu
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,10 @@ WINDOW = 10_000  # instances for the total, labels for the groups
 
 RECENT = 500  # instances; it lies within the long one, so it needs no state of its own
 
+NEWEST = 100  # ranks of a label that count for its own R@1
+
+MOST_CONFUSED = 10
+
 TRACE_POINTS = 256
 FIRST_STRIDE = 10
 
@@ -49,6 +54,8 @@ ARRAYS = {
     "reciprocal": ArraySpec(np.float64, (N_ROWS,), 0, MOST_EVENTS),
     "window": ArraySpec(np.int32, (WINDOW,), 0),
     "label_window": ArraySpec(np.int32, (WINDOW,), 0),
+    "label_ids": ArraySpec(np.int32, (WINDOW,), 0),
+    "label_answers": ArraySpec(np.int32, (WINDOW,), -1),
     "trace_counts": ArraySpec(np.int64, (TRACE_POINTS, N_ROWS, N_COUNTS), 0, MOST_EVENTS),
     "trace_reciprocal": ArraySpec(np.float64, (TRACE_POINTS, N_ROWS), 0, MOST_EVENTS),
     "stride": ArraySpec(np.int64, (1,), FIRST_STRIDE, MOST_EVENTS),
@@ -63,6 +70,8 @@ class PrequentialArrays(NamedTuple):
     # shape (WINDOW,); ring buffer of the newest instances' ranks, 0 where no true label was retrieved
     window: npt.NDArray[np.int32]
     label_window: npt.NDArray[np.int32]  # shape (WINDOW,); ring buffer of the newest labels: rank << GROUP_BITS | group
+    label_ids: npt.NDArray[np.int32]  # shape (WINDOW,); their class ids
+    label_answers: npt.NDArray[np.int32]  # shape (WINDOW,); the wrong class ranked first, -1 if none was
     # shape (TRACE_POINTS, N_ROWS, N_COUNTS); ``counts`` after each ``stride`` instances; 0 after the last point
     trace_counts: npt.NDArray[np.int64]
     trace_reciprocal: npt.NDArray[np.float64]  # shape (TRACE_POINTS, N_ROWS); ``reciprocal`` at the same points
@@ -107,6 +116,38 @@ class Prequential:
                 name: RankSums.of(labels[groups == group] >> GROUP_BITS).measures() for group, name in enumerate(GROUPS)
             }
         }
+
+    def move_label(self, class_id: int, into: int) -> None:
+        """Count the newest ranks of a class for another one."""
+        for ring in (self.arrays.label_ids, self.arrays.label_answers):
+            ring[ring == class_id] = into
+
+    def of_labels(self, n_classes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Return by class how many of its newest ``NEWEST`` ranks are in the window, and their R@1 (NaN of none)."""
+        ids, hits, _ = self._newest_labels(n_classes)
+        order = np.argsort(ids, kind="stable")
+        ids, hits = ids[order], hits[order]
+        newest = np.arange(len(ids)) - np.searchsorted(ids, ids) < NEWEST
+        n = np.bincount(ids[newest], minlength=n_classes)
+        with np.errstate(invalid="ignore"):
+            return n, np.bincount(ids[newest], hits[newest], n_classes) / n
+
+    def confusions(self, class_id: int, n_classes: int) -> list[tuple[int, int]]:
+        """Return the wrong classes ranked first in the newest ranks of a class, and how often each was; most first."""
+        ids, _, answers = self._newest_labels(n_classes)
+        answers = answers[ids == class_id][:NEWEST]
+        known = answers[(answers >= 0) & (answers < n_classes)]
+        return Counter(sorted(known.tolist())).most_common(MOST_CONFUSED)
+
+    def _newest_labels(
+        self, n_classes: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
+        """Return ids, whether ranked first, and wrong first answers of the labels in the window, newest first."""
+        n, arrays = int(self.arrays.counts[0, LABELS]), self.arrays
+        rings = arrays.label_ids, arrays.label_window, arrays.label_answers
+        ids, ranks, answers = (_end_of(ring, n, WINDOW)[::-1] for ring in rings)
+        known = ids < n_classes
+        return ids[known], (ranks >> GROUP_BITS == 1)[known], answers[known]
 
     def trace(self) -> dict[str, Any]:
         """Return R@1, R@5 and MRR over time: each point covers the ``stride`` instances that end with it.

@@ -27,6 +27,8 @@ class ScorePointers(NamedTuple):
     reciprocal: Any
     window: Any
     label_window: Any
+    label_ids: Any
+    label_answers: Any
     trace_counts: Any
     trace_reciprocal: Any
     stride: Any
@@ -42,6 +44,8 @@ def score_pointers(score):
         pointer(score.reciprocal),
         pointer(score.window),
         pointer(score.label_window),
+        pointer(score.label_ids),
+        pointer(score.label_answers),
         pointer(score.trace_counts),
         pointer(score.trace_reciprocal),
         pointer(score.stride),
@@ -51,7 +55,7 @@ def score_pointers(score):
 
 
 @kernel
-def count_ranks(score, label_counts, class_ids, ranks, updated):
+def count_ranks(score, label_counts, class_ids, ranks, updated, first):
     """Count one learned instance, in place; return the rank of the best true class, 0 if none was retrieved.
 
     Parameters
@@ -60,15 +64,21 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
         Times each class was learned before this instance; not changed here.
     class_ids, ranks : int32 array, shape (m,)
         The true classes, and the rank of each before learning, from 1; 0 if not retrieved.
+    first : int64
+        The class that was ranked first, -1 if there was none.
     """
     score, best = score_pointers(score), I0
+    for j in range(class_ids.shape[0]):
+        first = -1 if class_ids[j] == first else first
     for j in range(class_ids.shape[0]):
         rank = ranks[j]
         if rank > 0 and (best == 0 or rank < best):
             best = rank
         seen = label_counts[class_ids[j]]
         group = 2 if seen >= HEAD_FROM else (1 if seen >= TORSO_FROM else 0)
-        score.label_window[score.counts[LABELS] % score.n_window] = (rank << GROUP_BITS) | group
+        at = score.counts[LABELS] % score.n_window
+        score.label_window[at] = (rank << GROUP_BITS) | group
+        score.label_ids[at], score.label_answers[at] = class_ids[j], first
         score.counts[LABELS] += 1
         _count(score, np.int64(group + 1), np.int64(rank))
     score.window[score.counts[LEARNED] % score.n_window] = best

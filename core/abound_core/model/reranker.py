@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
 from abound_core.errors import Corrupted
+from abound_core.index.dense_rows import Flows
 from abound_core.model.calibration_kernels import MOST_CURVATURE, MOST_LOGIT_WEIGHT
 from abound_core.model.reranker_kernels import (
     ALLOWANCE,
@@ -190,6 +191,23 @@ class Reranker:
         put_means(fresh.arrays, n_sums + 1, d)
         fresh.arrays.dirty[:] = fresh.arrays.counts.reshape(-1, PAGE).any(axis=1)
         return fresh
+
+    def relabelled(self, flows: Flows, n_classes: int, d: int) -> Reranker:
+        """Return a re-ranker in which the vectors of some classes count for others; only reads this one."""
+        arrays, counts = self.to_arrays(), np.zeros(n_classes, np.int64)
+        counts[: len(arrays["counts"])] = arrays["counts"]
+        rows = dict(zip(np.flatnonzero(counts).tolist(), arrays["sums"], strict=True))
+        given = {class_id: (counts[class_id], rows.pop(class_id)) for class_id in flows if class_id in rows}
+        counts[list(given)] = 0
+        for class_id, (count, total) in given.items():
+            for target in flows[class_id]:
+                n, together = int(counts[target]) + int(count), rows.get(target, 0) + total.astype(np.int64)
+                while n >= MOST_COUNTED:
+                    n, together = n >> 1, together >> 1
+                counts[target], rows[target] = n, together
+        sums = np.array([rows[class_id] for class_id in sorted(rows)], np.int32).reshape(len(rows), d)
+        n = max(rows, default=-1) + 1
+        return Reranker.from_arrays(self.on, arrays | {"counts": counts[:n], "sums": sums}, n_classes, d)
 
     def digest_pages(self, limit: int) -> bool:
         """Digest up to ``limit`` changed pages of classes; return whether no changed page is left."""

@@ -1,9 +1,9 @@
 """The replicated state of one model, its digest, and its conversion to and from arrays.
 
 It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
-label was learned, the details of registered labels, the prequential score, the calibration, the re-ranker, the
-receipts of idempotency keys, the configuration, and the active version. Only ``abound_core.model.live_model`` changes
-it.
+label was learned, the details and parents of registered labels, the changes of labels, the prequential score, the
+calibration, the re-ranker, the receipts of idempotency keys, the configuration, and the active version. Only
+``abound_core.model.live_model`` changes it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from abound_core.instances.vocabulary import Vocabulary
 from abound_core.model.active_version import NEVER_ACTIVATED, ServingState
 from abound_core.model.calibration import Calibration
 from abound_core.model.counters import Counters
+from abound_core.model.label_changes import GIVEN_UP, LabelChanges, Renamed
 from abound_core.model.label_details import DetailsTable
+from abound_core.model.label_tree import LabelTree
 from abound_core.model.prequential import Prequential
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
+from abound_core.types import Offset
 
-STATE_FORMAT = 4
+STATE_FORMAT = 5
 """Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
 
-4: the sums of a re-ranker have a row only for each class with a vector. (3: receipts lie in pages, each receipt packed
-separately. 2: packed by pages. 1: no pages.)
+5: the score has the classes of its newest ranks, and labels have parents. (4: the sums of a re-ranker have a row only
+for each class with a vector. 3: receipts lie in pages, each receipt packed separately. 2: packed by pages. 1: no
+pages.)
 """
 
 DIGEST_SLICE = 8  # pages of 256 features or labels digested before yielding to other tasks
@@ -49,6 +53,8 @@ class ModelState:
         self.features = Vocabulary(secret)
         self.labels = Vocabulary(secret)
         self.details = DetailsTable()
+        self.tree = LabelTree()
+        self.changes = LabelChanges()
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
         self.calibration = Calibration(config.calibrate)
@@ -58,7 +64,9 @@ class ModelState:
         self._tallies.set_bound(config.max_features)
         self.reranker = Reranker(self.reranks(config))
         self._unlearned: frozenset[str] = frozenset()
-        self._unlearned_at = (0, 0)
+        self._unlearned_at = (0, 0, b"")
+        self._expanded: dict[tuple[object, ...], frozenset[str]] = {}
+        self._renamed: tuple[bytes, dict[Offset, Renamed]] = (b"", {})
 
     @property
     def n_learned(self) -> int:
@@ -85,7 +93,7 @@ class ModelState:
         return {
             "connections": self.index.n_connections,
             "features": features,
-            "classes": len(self.labels),
+            "classes": self.n_classes,
             "mean_out_degree": self.index.n_connections / features if features else 0.0,
             "in_rows": self.index.in_rows,
             "memory": {
@@ -107,8 +115,44 @@ class ModelState:
         """Return whether the model re-ranks with this configuration; if it leaves this open, whether it has vectors."""
         return config.rerank is True or (config.rerank is None and self.dimension > 0)
 
+    @property
+    def n_classes(self) -> int:
+        """Number of labels, without old names of other labels."""
+        return self.labels.n_ids - self.changes.n_aliases
+
     def label(self, class_id: int) -> str:
         return self.labels.key(class_id).decode()
+
+    @property
+    def label_counts(self) -> npt.NDArray[np.int64]:
+        """Times each label was learned, by class id, shape (>= n_classes,)."""
+        return self._tallies.label_counts
+
+    def find(self, label: str, at: Offset | None = None) -> int:
+        """Return the class id of a label, given by any of its names, or by one that it had at an offset; else -1."""
+        number = self.changes.number_at(label, at) if at is not None else -1
+        return self.changes.of(self.labels.find(label.encode("utf-8", "surrogatepass")) if number < 0 else number)
+
+    def aliases(self, class_id: int) -> list[str]:
+        """Return the other names of a label."""
+        numbers = np.flatnonzero(self.changes.class_of == class_id).tolist()
+        names = [self.label(number) for number in numbers if number != class_id]
+        return [name for name in names if not name.startswith(GIVEN_UP)]
+
+    def renamed(self, at: Offset) -> Renamed:
+        """Return the present names of labels that were changed, by their names at an offset. Keeps the answer."""
+        known, kept = self._renamed
+        if known != self.changes.digest_bytes():
+            kept = {}
+            self._renamed = self.changes.digest_bytes(), kept
+        if at not in kept:
+            found = kept[at] = Renamed()
+            names = {self.labels.key(number).decode() for number in self.changes.changed()}
+            names |= self.changes.given_up.keys()
+            for name in names:
+                class_id = self.find(name, at)
+                found[name] = None if self.changes.is_retired(class_id) else self.label(class_id)
+        return kept[at]
 
     def times_learned(self, class_id: int) -> int:
         return int(self._tallies.label_counts[class_id])
@@ -116,18 +160,21 @@ class ModelState:
     def unlearned(self) -> frozenset[str]:
         """Return the labels that were registered and never learned."""
         class_ids = np.flatnonzero(self._is_unlearned())
-        known = (self.labels.n_ids, len(class_ids))  # in one state, a class that was learned stays learned
+        # Between two changes of labels, a class that was learned stays learned.
+        known = (self.labels.n_ids, len(class_ids), self.changes.digest_bytes())
         if known != self._unlearned_at:
             self._unlearned_at, self._unlearned = known, frozenset(map(self.label, class_ids.tolist()))
         return self._unlearned
 
     def _is_unlearned(self) -> npt.NDArray[np.bool_]:
-        return np.equal(self._tallies.label_counts[: self.labels.n_ids], 0)
+        n = self.labels.n_ids
+        never = np.equal(self._tallies.label_counts[:n], 0)
+        return never & (self.changes.visible(n) > 0) if self.changes else never
 
     @property
     def is_untaught(self) -> bool:
         """Whether nothing was learned: no instance, and no name of a label."""
-        return not self.n_learned and not self.details
+        return not (self.n_learned or self.details or self.changes)
 
     @property
     def n_bytes(self) -> int:
@@ -137,7 +184,7 @@ class ModelState:
 
     @property
     def _labels_bytes(self) -> int:
-        return self.labels.n_bytes + self.details.n_bytes
+        return self.labels.n_bytes + self.details.n_bytes + self.tree.n_bytes + self.changes.n_bytes
 
     @property
     def growth_bytes(self) -> int:
@@ -147,7 +194,8 @@ class ModelState:
         """
         names = self.features.growth_bytes + self.labels.growth_bytes + self._tallies.n_bytes // 8
         started = self.reranker.first_bytes(self.labels.n_ids) if self._tallies.awaits_vector else 0
-        return self.index.growth_bytes + names + self.reranker.growth_bytes + started
+        tree = self.tree.growth_bytes(self.labels.n_ids)
+        return self.index.growth_bytes + names + self.reranker.growth_bytes + started + tree
 
     def digest_steps(self) -> Iterator[None]:
         """Do the work of ``digest`` in slices of about a millisecond. The model must not learn in between."""
@@ -174,6 +222,8 @@ class ModelState:
             self.calibration.digest_bytes(),
             self.serving.to_bytes(),
             *([self.details.digest_bytes()] if self.details else []),
+            *([self.tree.digest_bytes(self.labels.n_ids)] if self.tree else []),
+            *([self.changes.digest_bytes()] if self.changes else []),
             *reranker,
         ):
             hashed.update(len(part).to_bytes(8, "little"))
@@ -195,6 +245,8 @@ class ModelState:
             "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
             "calibration": self.calibration.to_arrays(),
             "details": self.details.to_arrays(),
+            "tree": self.tree.to_arrays(self.labels.n_ids),
+            "changes": self.changes.to_arrays(),
             "reranker": self.reranker.to_arrays(),
         }
         return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
@@ -214,6 +266,8 @@ class ModelState:
                 "tallies",
                 "calibration",
                 "details",
+                "tree",
+                "changes",
                 "reranker",
             )
         }
@@ -231,6 +285,8 @@ class ModelState:
             state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
             state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)
+            state.tree = LabelTree.from_arrays(parts["tree"], state.labels.n_ids)
+            state.changes = LabelChanges.from_arrays(parts["changes"], state.labels)
             state.reranker = Reranker.from_arrays(
                 state.reranks(state.config), parts["reranker"], state.labels.n_ids, state.dimension
             )

@@ -89,9 +89,26 @@ def new_best() -> Best:
     return Best(np.full(N_BEST, -1, np.int32), np.zeros(N_BEST))
 
 
+class First(NamedTuple):
+    """The best class alone, as ``Best``; ``alone`` tells the two apart when kernels are compiled."""
+
+    class_ids: Any
+    scores: Any
+    alone: bool
+
+
+def new_first() -> First:
+    return First(np.full(1, -1, np.int32), np.zeros(1), True)
+
+
+@inlined
+def n_places(best):
+    return N_BEST if len(best) == 2 else 1
+
+
 @inlined
 def empty(best):
-    for i in range(N_BEST):
+    for i in range(n_places(best)):
         best.class_ids[i], best.scores[i] = -1, 0.0
 
 
@@ -99,9 +116,9 @@ def empty(best):
 def note_score(best, class_id, score):
     """Insert a class into ``best``, in pointers, if it is one of the best; do nothing if ``best`` is None."""
     if best is not None:
-        last = N_BEST - 1
-        if comes_before(score, class_id, best.scores[last], best.class_ids[last]):
-            keep_best(score, class_id, best.class_ids, best.scores, N_BEST, N_BEST)
+        n = n_places(best)
+        if comes_before(score, class_id, best.scores[n - 1], best.class_ids[n - 1]):
+            keep_best(score, class_id, best.class_ids, best.scores, n, n)
 
 
 @inner

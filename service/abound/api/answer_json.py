@@ -7,11 +7,10 @@ encoded together. Both ways give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from weakref import WeakKeyDictionary, ref
+from collections import Counter
 
 from abound.api.schemas.labels import details_from
-from abound.api.schemas.learn_classify import Because, ClassifyAnswer, ScoredLabel, encoder
+from abound.api.schemas.learn_classify import Ancestor, Because, ClassifyAnswer, ScoredLabel, encoder
 from abound_core.model.live_model import LiveModel
 from abound_core.types import START, Offset, Ranking
 
@@ -34,9 +33,6 @@ class LabelFragments(dict[int, bytes]):
 
 class AnswerEncoder:
     def __init__(self) -> None:
-        self._fragments: WeakKeyDictionary[LiveModel, LabelFragments] = WeakKeyDictionary()
-        self._newest_live: Callable[[], LiveModel | None] = lambda: None
-        self._newest_fragments: dict[int, bytes] = {}
         self._offset = START
         self._offset_text = str(START)
         self._tail = _tail(self._offset_text)
@@ -49,7 +45,9 @@ class AnswerEncoder:
 
     def plain(self, live: LiveModel, ranking: Ranking, offset: Offset) -> bytes:
         """Return the JSON of an answer without explanations."""
-        heads = self._newest_fragments if self._newest_live() is live else self._fragments_of(live)
+        heads = live.fragments
+        if heads is None:
+            heads = live.fragments = LabelFragments(live)
         if offset is not self._offset:
             self.offset_text(offset)
         if not len(ranking.class_ids):
@@ -61,14 +59,6 @@ class AnswerEncoder:
         if ranking.probabilities is not None:
             parts[3::width] = encoder.encode(ranking.probabilities.tolist())[1:-1].split(b",")
         return b'{"labels":[%b}%b' % (b"".join(parts)[2:], self._tail)
-
-    def _fragments_of(self, live: LiveModel) -> LabelFragments:
-        """Return the fragments of a model, and keep them for the next request, which is usually for the same model."""
-        heads = self._fragments.get(live)
-        if heads is None:
-            heads = self._fragments[live] = LabelFragments(live)
-        self._newest_live, self._newest_fragments = ref(live), heads
-        return heads
 
     def explained(
         self, live: LiveModel, vector: bytes, ranking: Ranking, offset: Offset, explain: bool
@@ -89,10 +79,33 @@ class AnswerEncoder:
 
 def add_names(live: LiveModel, labels: list[ScoredLabel]) -> None:
     for scored in labels:
-        class_id = live.labels.find(scored.label.encode())
+        class_id = live.find(scored.label)
         if class_id >= 0:
             scored.name = details_from(live.details.get(class_id)).name
             scored.zero_shot = live.times_learned(class_id) == 0 or None
+
+
+def add_paths(live: LiveModel, labels: list[ScoredLabel]) -> None:
+    for scored in labels:
+        scored.path = _path(live, live.find(scored.label)) or [scored.label]
+
+
+def surest_ancestor(live: LiveModel, ranking: Ranking, least: float) -> Ancestor | None:
+    """Return the deepest label that has this probability with those below it; of several the most probable one."""
+    sums: Counter[int] = Counter()
+    if ranking.probabilities is not None:
+        for class_id, probability in zip(ranking.class_ids.tolist(), ranking.probabilities.tolist(), strict=True):
+            for at_or_above in live.tree.path(class_id):
+                sums[at_or_above] += probability
+    found = [(len(live.tree.path(one)), total, -one) for one, total in sums.items() if min(total, 1.0) >= least]
+    if not found:
+        return None
+    _, total, at = max(found)
+    return Ancestor(live.label(-at), min(total, 1.0), _path(live, -at))
+
+
+def _path(live: LiveModel, class_id: int) -> list[str]:
+    return [live.label(one) for one in live.tree.path(class_id)] if class_id >= 0 else []
 
 
 def _tail(offset: str) -> bytes:

@@ -29,6 +29,7 @@ from abound.api.routes import (
     challengers,
     health,
     jobs,
+    label_changes,
     labels,
     models,
     page,
@@ -184,6 +185,7 @@ class Application(FastAPI):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
         for routes in (
             models,
+            label_changes,  # its paths come before those that any label matches
             labels,
             transfer,
             snapshots,

@@ -9,15 +9,15 @@ version gets the one that is active at the answer's offset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from abound.api.answer_json import AnswerEncoder, add_names
+from abound.api.answer_json import AnswerEncoder, add_names, add_paths, surest_ancestor
 from abound.api.decoding import (
     LONG_TEXT,
     ByteBudget,
-    LineWarnings,
+    Warnings,
     add_warning,
     check_batch,
     decode,
@@ -28,8 +28,8 @@ from abound.api.decoding import (
     vector_immediately,
     vector_of,
     warning_about,
-    with_warning,
 )
+from abound.api.label_search import nearest_labels
 from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.api.ndjson_rates import admit_lines
 from abound.api.problems import problem_of
@@ -53,18 +53,20 @@ from abound.security.rate_limits import RateLimiter
 from abound.settings import Settings
 from abound.state.replicated_model import ReplicatedModel
 from abound.tasks import TimeSlice
-from abound.versions.ranking import RankingRequest
+from abound.versions.ranking import RankingRequest, named_at
 from abound.versions.versions import LoadedVersion
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, InvalidInstance, StoreUnavailable
 from abound_core.instances.json_fallback import LONG_JSON
-from abound_core.instances.vectorizer import negative_warning
 from abound_core.model.active_version import LIVE
+from abound_core.model.live_model import LiveModel, filtered
 from abound_core.types import Offset
 
 MAX_PENDING_BYTES = 2**21  # approximate, of vectors that one NDJSON request collects before it completes their answers
 MAX_ANSWER_BYTES = 64 * 2**20  # of a batch answer: many labels of many instances are refused before memory runs out
 LARGE_ANSWER = "the answer would be too large; request fewer labels (k), or send NDJSON"
+
+SUMMED = 100  # best labels whose probabilities count for an ancestor
 
 DEFAULT_OPTIONS = ClassifyRequest()  # the options of a request that has only an instance
 
@@ -108,14 +110,17 @@ class Classify:
         vector = live.vectorizer.vectorize_usual(features) if features is not None and live.serving.is_live else None
         if features is not None and vector is not None:
             request = DEFAULT_OPTIONS
+            warning = warning_about(live, features) if b"-" in features else None
         else:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
             usual = version == LIVE and request.min_offset is None and request.instances is None
-            if not usual or request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request)):
+            is_slow = request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request))
+            if not usual or is_slow or unknown_in(live, request):
                 return self._answer_request(model, request)
-            features, vector = bytes(request.features), vector_immediately(live, request)
-        warning = negative_warning(features) if b"-" in features and live.config.negative == "ignore" else None
+            warnings = Warnings()
+            vector = vector_immediately(live, request, warnings)
+            warning = warnings.first
         answer = self._rank(model, None, vector, request, live.config, warning)
         assert isinstance(answer, bytes)  # by the index, and not remembered
         model.n_classified += 1
@@ -130,7 +135,7 @@ class Classify:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        pace, warnings = TimeSlice(), LineWarnings()
+        pace, warnings = TimeSlice(), Warnings()
         async for group in lines.groups():
             if self._rates.limits(grant):
                 await admit_lines(self._rates, grant, group, learns=False)
@@ -185,33 +190,41 @@ class Classify:
             if instances is not None:
                 answer = await self._batch(model, request, instances)
             else:
-                warning = await warning_about(model.live, bytes(request.features))
-                [answer] = await self._complete(model, [await self._rank_one(model, request, warning)])
+                [answer] = await self._complete(model, [await self._rank_one(model, request, Warnings())])
         model.n_classified += n
-        if instances is not None:
-            answer = await with_warning(model.live, answer, (one.features for one in instances))
         return 200, answer
 
-    async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: LineWarnings) -> bytes | PendingAnswer:
+    async def _warning(self, model: ReplicatedModel, request: ClassifyRequest) -> str | None:
+        """Return a warning about labels of ``include`` and ``exclude`` that neither model nor version knows."""
+        unknown = unknown_in(model.live, request)
+        if unknown and (way := await self._choose(model, request)) is not None:
+            known = set(way.fitted.labels)
+            unknown = [(field, label) for field, label in unknown if label not in known]
+        if not unknown:
+            return None
+        field, label = unknown[0]
+        near = " or ".join(map(repr, await nearest_labels(model.live, label)))
+        more = f", and {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        return f"{field}: the label {label[:100]!r} is not known{more}{f'; did you mean {near}?' if near else ''}"
+
+    async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: Warnings) -> bytes | PendingAnswer:
         if line.error is not None:
             raise line.error
         request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         await self._wait(model, request)
-        warning = await warnings.of(model.live, request.features)
-        answer = await self._rank_one(model, request, warning)
-        warnings.is_given |= warning is not None
-        return answer
+        return await self._rank_one(model, request, warnings)
 
     async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request, len(instances), self._max_batch)
-        pace, room = TimeSlice(), ByteBudget(self._request_bytes)
+        pace, room, warnings = TimeSlice(), ByteBudget(self._request_bytes), Warnings()
+        warnings.first = await self._warning(model, request)
         vectors = []
         for at, instance in enumerate(instances):
             config = model.live.config
             try:
-                vector = await vector_of(model.live, instance)
+                vector = await vector_of(model.live, instance, warnings)
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             room.reserve(len(vector))
@@ -232,16 +245,20 @@ class Classify:
                 break  # else another version has become active meanwhile: rank again with that one
         offset = self._answers.offset_text(model.offset)
         results = await self._complete(model, answers, room=room)
-        return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
+        answer = b'{"results":[%b],"offset":"%b","version":"%b"}' % (
             b",".join(results),
             offset.encode(),
             (LIVE if way is None else way.card.id).encode(),
         )
+        return add_warning(answer, warnings.first)
 
     async def _rank_one(
-        self, model: ReplicatedModel, request: ClassifyRequest, warning: str | None
+        self, model: ReplicatedModel, request: ClassifyRequest, warnings: Warnings
     ) -> bytes | PendingAnswer:
-        config, vector = model.live.config, await vector_of(model.live, request)
+        config, before = model.live.config, warnings.first
+        warnings.first = before or await self._warning(model, request)
+        vector = await vector_of(model.live, request, warnings)
+        warning = None if before else warnings.first
         return self._rank(model, await self._choose(model, request), vector, request, config, warning)
 
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
@@ -274,17 +291,22 @@ class Classify:
         if way is not None:
             return PendingAnswer(request, vector, config, warning, ranking_request(model, way, vector, request))
         live = model.live
-        filters = (request.k, request.include, request.exclude, request.threshold)
-        if live.calibration.on or request.min_probability is not None:
-            ranking = live.rank_estimated(vector, *filters, request.min_probability, request.zero_shot)
+        k, least, ancestor = request.k, request.min_probability, None
+        filters = (max(k, SUMMED) if request.levels else k, request.include, request.exclude, request.threshold)
+        if live.calibration.on or least is not None:
+            ranking = live.rank_estimated(vector, *filters, None if request.levels else least, request.zero_shot)
         else:
             ranking = live.rank(vector, *filters, request.zero_shot)
-        if not request.explain and not request.remember and not request.names:
+        if request.levels:
+            every, ranking = ranking, filtered(ranking.first(k), None, least)
+            if least is not None and not len(ranking.class_ids):
+                ancestor = surest_ancestor(live, every, least)
+        if not (request.explain or request.remember or request.names or request.levels):
             plain = self._answers.plain(live, ranking, model.offset)
             return plain if warning is None else add_warning(plain, warning)
         answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
-        if request.names:
-            add_names(live, answer.labels)
+        answer.ancestor = ancestor
+        _add_facts(live, request, answer.labels)
         if request.remember:
             return PendingAnswer(request, vector, config, warning, answer)
         answer.warning = warning
@@ -308,8 +330,7 @@ class Classify:
             answer = one.ranked
             if isinstance(answer, RankingRequest):
                 scored = [ScoredLabel(label, score) for label, score in next(ranked)]
-                if one.request.names:
-                    add_names(model.live, scored)
+                _add_facts(model.live, one.request, scored)
                 answer = ClassifyAnswer(scored, str(answer.offset), answer.loaded.card.id)
             answer.warning = one.warning
             complete[at] = encoder.encode(answer)
@@ -334,11 +355,32 @@ class Classify:
         return encoder.encode(answer)
 
 
+def unknown_in(live: LiveModel, request: ClassifyRequest) -> list[tuple[str, str]]:
+    """Return the labels of ``include`` and ``exclude`` that the model does not know, each with the field."""
+    if request.include is None and request.exclude is None:
+        return []
+    chosen = ("include", request.include), ("exclude", request.exclude)
+    return [
+        (field, label) for field, labels in chosen for label in live.vectorizer.labels(labels) if live.find(label) < 0
+    ]
+
+
+def _add_facts(live: LiveModel, request: ClassifyRequest, labels: list[ScoredLabel]) -> None:
+    if request.names:
+        add_names(live, labels)
+    if request.levels:
+        add_paths(live, labels)
+
+
 def ranking_request(
     model: ReplicatedModel, loaded: LoadedVersion, vector: bytes, request: ClassifyRequest
 ) -> RankingRequest:
-    exclude: Collection[str] | None = request.exclude
+    # Labels of a version that was fitted for a model are in the same form as the model's.
+    labels, below = model.live.vectorizer.labels, model.live.with_those_below
+    include = None if request.include is None else below(labels(request.include))
+    exclude = below(labels(request.exclude))
     if not request.zero_shot:
         unlearned = model.live.unlearned()
         exclude = unlearned.union(exclude) if exclude else unlearned
-    return RankingRequest(loaded, vector, request.k, request.include, exclude, request.threshold, model.offset)
+    renamed = model.live.renamed(named_at(loaded))
+    return RankingRequest(loaded, vector, request.k, include, exclude, request.threshold, model.offset, renamed)

@@ -8,9 +8,10 @@ because each that wants the GIL delays the event loop by a switch interval.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from abound.tasks import TimeSlice
 from abound_core.errors import InvalidInstance, Malformed, TooLarge
 from abound_core.instances import outline_kernels as kernels
 from abound_core.instances.dense_vector import to_int8
-from abound_core.instances.json_fallback import LONG_JSON
+from abound_core.instances.json_fallback import LONG_JSON, nan_hint
 from abound_core.instances.record import dense_of
 from abound_core.instances.vectorizer import Vectorizer, negative_warning
 from abound_core.limits import Limits
@@ -100,9 +101,13 @@ def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not body or body.isspace():
             raise Malformed("the body is empty") from None
+        if body.startswith(codecs.BOM_UTF8):  # looked for only now: nearly no body has one
+            return decode(decoder, body[len(codecs.BOM_UTF8) :])
         if _is_for_half_pair(error, body):
             raise Malformed("a string has half of a surrogate pair, such as \\ud83d; send whole characters") from None
         refusal = decoding_error(error, getattr(decoder.type, "__struct_fields__", ()))
+        if isinstance(refusal, Malformed):
+            refusal = Malformed(f"{refusal}{nan_hint(body)}")
         if isinstance(refusal, InvalidInstance) and "[...]" in refusal.field and "out of range" in str(refusal):
             refusal = _out_of_range(body) or refusal
         raise refusal from None
@@ -149,14 +154,20 @@ def _out_of_range(body: bytes) -> InvalidInstance | None:
     return None
 
 
-async def vector_of(live: LiveModel, instance: Instance) -> bytes:
+class Warnings:
+    """Warnings about the instances of one request; only the first one is given."""
+
+    first: str | None = None
+
+
+async def vector_of(live: LiveModel, instance: Instance, warnings: Warnings) -> bytes:
     if not is_long(live, instance):
-        return vector_immediately(live, instance)
+        return vector_immediately(live, instance, warnings)
     config = live.config
 
     def work() -> bytes:
         # The model's vectorizer has scratch memory, which belongs to the event loop.
-        return _vector(Vectorizer(config, live.limits), instance, live.check_dimension)
+        return _vector(Vectorizer(config, live.limits), instance, live, warnings)
 
     vector = await in_thread(work)
     if instance.vector is not None and (dense := dense_of(vector)) is not None:
@@ -164,8 +175,8 @@ async def vector_of(live: LiveModel, instance: Instance) -> bytes:
     return vector
 
 
-def vector_immediately(live: LiveModel, instance: Instance) -> bytes:
-    return _vector(live.vectorizer, instance, live.check_dimension)
+def vector_immediately(live: LiveModel, instance: Instance, warnings: Warnings) -> bytes:
+    return _vector(live.vectorizer, instance, live, warnings)
 
 
 def is_long(live: LiveModel, instance: Instance) -> bool:
@@ -173,60 +184,39 @@ def is_long(live: LiveModel, instance: Instance) -> bool:
     text = instance.text
     if text is not None and not (type(text) is str and 8 * len(text) <= LONG_TEXT):
         most = LONG_TEXT if live.config.analyzer.ngrams == (1, 1) else LONG_TEXT // 2
-        texts = [text] if isinstance(text, str) else text.values()
+        texts = [text] if isinstance(text, str) else [one for one in text.values() if one]
         if 4 * sum(map(len, texts)) > most and sum(len(x) if x.isascii() else len(x.encode()) for x in texts) > most:
             return True
     return len(memoryview(instance.features)) > LONG_JSON
 
 
-def _vector(vectorizer: Vectorizer, instance: Instance, check_dimension: Callable[[int], None]) -> bytes:
+def _vector(vectorizer: Vectorizer, instance: Instance, live: LiveModel, warnings: Warnings) -> bytes:
     raw, dense = bytes(instance.features), None
     if instance.vector is not None:
         dense = to_int8(instance.vector)
-        check_dimension(len(dense))
-    if raw in ABSENT:
-        if instance.text is None and dense is None:
-            raise InvalidInstance("an instance needs features, a text or a vector", "features")
-        return vectorizer.vectorize(None, instance.text, dense)
+        live.check_dimension(len(dense))
+    if raw in ABSENT and instance.text is None and dense is None:
+        raise InvalidInstance("an instance needs features, a text or a vector", "features")
     try:
-        return vectorizer.vectorize(raw, instance.text, dense)
+        vector = vectorizer.vectorize(None if raw in ABSENT else raw, instance.text, dense)
     except InvalidInstance:
         _refuse_bad_utf8(raw)
         raise
-
-
-async def with_warning(live: LiveModel, answer: bytes, features: Iterable[msgspec.Raw]) -> bytes:
-    """Return the JSON of an answer with a ``warning`` if negative numbers of an instance are ignored."""
-    pace = TimeSlice()
-    for given in features:
-        if (warning := await warning_about(live, bytes(given))) is not None:
-            return add_warning(answer, warning)
-        if pace.due():
-            await pace.pause()
-    return answer
+    if warnings.first is None:
+        warnings.first = vectorizer.warning or warning_about(live, raw)
+    return vector
 
 
 def add_warning(answer: bytes, warning: str | None) -> bytes:
     return answer if warning is None else b'%b,"warning":%b}' % (answer[:-1], encoder.encode(warning))
 
 
-async def warning_about(live: LiveModel, features: bytes) -> str | None:
-    if live.config.negative != "ignore":
-        return None
-    return await in_thread(negative_warning, features) if len(features) > LONG_JSON else negative_warning(features)
+def warning_about(live: LiveModel, features: bytes) -> str | None:
+    return negative_warning(features) if live.config.negative == "ignore" else None
 
 
 def max_work_of(limits: Limits) -> int:
     return MAX_WORK + 2 * kernels.VALUE_WORK * limits.max_features
-
-
-class LineWarnings:
-    """Warnings about the lines of one request; only the first one is given."""
-
-    is_given = False
-
-    async def of(self, live: LiveModel, features: msgspec.Raw) -> str | None:
-        return None if self.is_given else await warning_about(live, bytes(features))
 
 
 def check_batch(request: Instance, n: int, limit: int) -> None:

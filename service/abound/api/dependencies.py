@@ -123,5 +123,8 @@ async def check_query(request: Request) -> None:
 
 
 def _query_of(dependant: Dependant) -> set[str]:
-    own = {field.alias for field in dependant.query_params}
+    fields = [
+        (field.alias, getattr(field.field_info.annotation, "model_fields", None)) for field in dependant.query_params
+    ]
+    own = {name for alias, inner in fields for name in (inner or (alias,))}  # a model has parameters as its fields
     return own.union(*map(_query_of, dependant.dependencies))

@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -25,15 +25,13 @@ from abound.api.decoding import (
     ABSENT,
     LARGE_BODY,
     ByteBudget,
-    LineWarnings,
+    Warnings,
     add_warning,
     check_batch,
     decode_batch,
     in_thread,
     max_work_of,
     vector_of,
-    warning_about,
-    with_warning,
 )
 from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.api.ndjson_rates import admit_lines
@@ -74,6 +72,7 @@ from abound_core.errors import (
 )
 from abound_core.instances.record import dense_of, is_empty, pack_labels
 from abound_core.limits import MAX_KEY_CHARACTERS
+from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
 GROUP_LINES = 256  # lines that are appended together
@@ -121,10 +120,10 @@ class Learn:
         if self._rates.limits(grant):
             n = 1 if request.instances is None else len(request.instances)
             await self._rates.admit(grant, n, request.source, learns=True)
+        warnings = Warnings()
         if request.instances is not None:
-            learned = await self._batch(model, request, request.instances, header_key)
-            answer = encoder.encode(batch_answer_of(learned))
-            answer = await with_warning(model.live, answer, (one.features for one in request.instances))
+            learned = await self._batch(model, request, request.instances, header_key, warnings)
+            answer = add_warning(encoder.encode(batch_answer_of(learned)), warnings.first)
             return 200 if all(one.applied for one in learned) else 202, answer
         if header_key is not None:
             if request.key is not None and request.key != header_key:
@@ -132,13 +131,13 @@ class Learn:
             request.key = header_key
         config = model.live.config
         with self.track_new_classes(model) as new:
-            one = await self._prepare(model, config, request, request.source, new, ByteBudget(self._request_bytes))
+            room = ByteBudget(self._request_bytes)
+            one = await self._prepare(model, config, request, request.source, new, room, warnings)
             if isinstance(one, LearnDraft):
                 [one] = await self.append(model, config, [one], request.wait)
         if one.refused is not None:
             raise one.refused
-        warning = await warning_about(model.live, bytes(request.features))
-        return 200 if one.applied else 202, add_warning(encoder.encode(answer_of(one)), warning)
+        return 200 if one.applied else 202, add_warning(encoder.encode(answer_of(one)), warnings.first)
 
     async def answer_lines(
         self,
@@ -205,20 +204,21 @@ class Learn:
         source: str | None,
         new: RequestAdditions,
         room: ByteBudget,
+        warnings: Warnings,
         pace: TimeSlice | None = None,
     ) -> LearnDraft | LearnOutcome:
         """Return the draft of an instance; the first result of a remembered one whose key came before."""
         key, prediction = instance.key, instance.prediction
         body = b"" if key is None else await body_hash([instance], source, pace)
         if prediction is not None and key is not None:
-            earlier = await self._earlier_result(model, key, body)
+            earlier = await self.earlier_result(model, key, body)
             if earlier is not None:
                 return earlier  # the instance itself may have expired
-        record = await self._record(model, config, instance, new)
+        record = await self._record(model, config, instance, new, warnings)
         room.reserve(len(record))
         return LearnDraft(record, 1, key, body, source, predictions=() if prediction is None else (prediction,))
 
-    async def _earlier_result(self, model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
+    async def earlier_result(self, model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
         """Return the result of the first request with a key, with the durability that the store confirms now.
 
         Raises InvalidInstance when that request had another body.
@@ -232,15 +232,22 @@ class Learn:
         return LearnOutcome(Offset(*receipt.offset), len(receipt.ranks), receipt.ranks, receipt.updated, True, reached)
 
     async def _record(
-        self, model: ReplicatedModel, config: ModelConfig, instance: LabelledInstance, new: RequestAdditions
+        self,
+        model: ReplicatedModel,
+        config: ModelConfig,
+        instance: LabelledInstance,
+        new: RequestAdditions,
+        warnings: Warnings,
     ) -> bytes:
         weight = 1.0 if instance.weight is None else instance.weight
-        labels = pack_labels(
-            instance.labels or (), model.live.limits, instance.rejected or (), instance.ignored or (), weight
+        true, rejected, ignored = map(
+            model.live.vectorizer.labels, (instance.labels, instance.rejected, instance.ignored)
         )
+        labels = pack_labels(true, model.live.limits, rejected, ignored, weight)
+        warnings.first = warnings.first or retired_warning(model.live, (*true, *rejected, *ignored))
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
-            vector = await vector_of(model.live, instance)
+            vector = await vector_of(model.live, instance, warnings)
         elif has_features or instance.text is not None or instance.vector is not None:
             raise InvalidInstance(
                 "prediction refers to a remembered instance; omit features, text and vector", "prediction"
@@ -256,13 +263,18 @@ class Learn:
             why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
             raise NoFeatures(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
         first = None if model.live.dimension else dense_of(vector)
-        new.check(instance.labels or (), 0 if first is None else len(first))
+        new.check(true, 0 if first is None else len(first))
         return vector + labels
 
     # a batch
 
     async def _batch(
-        self, model: ReplicatedModel, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
+        self,
+        model: ReplicatedModel,
+        request: LearnRequest,
+        instances: list[LabelledInstance],
+        header_key: str | None,
+        warnings: Warnings,
     ) -> list[LearnOutcome]:
         check_batch(request, len(instances), self._max_batch)
         for field in ("labels", "rejected", "ignored", "weight", "prediction", "key"):
@@ -272,12 +284,12 @@ class Learn:
         await _check_instance_keys(model, request, instances, header_key)
         body = b"" if header_key is None else await body_hash(instances, request.source)
         if header_key is not None and any(instance.prediction is not None for instance in instances):
-            first = await self._earlier_result(model, header_key, body)
+            first = await self.earlier_result(model, header_key, body)
             if first is not None:
                 return [first]
         config = model.live.config
         with self.track_new_classes(model) as new:
-            prepared = await self._prepare_all(model, config, instances, request.source, new)
+            prepared = await self._prepare_all(model, config, instances, request.source, new, warnings)
             drafts = [one for one in prepared if isinstance(one, LearnDraft)]
             if not drafts:
                 return [one for one in prepared if isinstance(one, LearnOutcome)]
@@ -302,12 +314,13 @@ class Learn:
         instances: list[LabelledInstance],
         source: str | None,
         new: RequestAdditions,
+        warnings: Warnings,
     ) -> list[LearnDraft | LearnOutcome]:
         pace, room = TimeSlice(), ByteBudget(self._request_bytes)
         prepared = []
         for at, instance in enumerate(instances):
             try:
-                prepared.append(await self._prepare(model, config, instance, source, new, room, pace))
+                prepared.append(await self._prepare(model, config, instance, source, new, room, warnings, pace))
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             except UnknownPrediction as error:
@@ -326,7 +339,7 @@ class Learn:
         grant: Grant | None,
         new: RequestAdditions,
     ) -> None:
-        pace, warnings = TimeSlice(), LineWarnings()
+        pace, warnings = TimeSlice(), Warnings()
         group = _Group()
         async for some in lines.groups():
             if self._rates.limits(grant):
@@ -375,7 +388,7 @@ class Learn:
         config: ModelConfig,
         line: NdjsonLine,
         new: RequestAdditions,
-        warnings: LineWarnings,
+        warnings: Warnings,
     ) -> tuple[Wait, LearnDraft | LearnOutcome, str | None]:
         """Return what the answer to a line waits for, its draft or its earlier result, and its warning."""
         if line.error is not None:
@@ -385,12 +398,9 @@ class Learn:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         wait: Wait = "applied" if request.key is not None else request.wait  # the lines of a group wait as one
         room = ByteBudget(self._request_bytes)
-        prepared = await self._prepare(model, config, request, request.source, new, room)
-        if isinstance(prepared, LearnOutcome):
-            return wait, prepared, None
-        warning = await warnings.of(model.live, request.features)
-        warnings.is_given |= warning is not None
-        return wait, prepared, warning
+        before = warnings.first
+        prepared = await self._prepare(model, config, request, request.source, new, room, warnings)
+        return wait, prepared, None if before else warnings.first
 
 
 _Line = tuple[int, AboundError | LearnOutcome | None, str | None]
@@ -512,7 +522,7 @@ class PendingClasses:
         if not unknown:
             return
         new = {label for label in unknown if label not in self._pending}
-        known = len(live.labels)
+        known = live.labels.n_ids if most == live.index.most_classes else live.n_classes  # aliases need an id, too
         is_over = known + len(self._pending) + len(new) > most
         if (is_over and known != self._known) or len(self._pending) > self._prune_above:
             self._pending = Counter({label: n for label, n in self._pending.items() if self._is_unknown(label)})
@@ -589,6 +599,14 @@ class ConfigChanges:
             raise NotReady("the configuration of the model is being changed; nothing was learned, try again")
         if now is not config and vector_fingerprint(now) != vector_fingerprint(config):
             raise NotReady("the configuration of the model has just changed; nothing was learned, try again")
+
+
+def retired_warning(live: LiveModel, labels: Iterable[str]) -> str | None:
+    """Return a warning if one of the labels is retired."""
+    for label in labels if live.changes else ():
+        if live.changes.is_retired(live.find(label)):
+            return f"the label {label[:100]!r} is retired: nothing is learned for it"
+    return None
 
 
 def answer_of(learned: LearnOutcome) -> LearnAnswer:

@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 
 from abound.api.problems import INTERNAL, KINDS, PROBLEM_JSON, Problem
 from abound.api.schemas.challengers import EnterRequest
-from abound.api.schemas.labels import RegisterRequest
+from abound.api.schemas.labels import ChangesRequest, MergeRequest, RegisterRequest, RenameRequest
 from abound.api.schemas.learn_classify import (
     FEATURES_SCHEMA,
     ClassifyAnswer,
@@ -149,7 +149,11 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
     _, schemas = msgspec.json.schema_components(
-        (*shapes, RegisterRequest, ActivateRequest, EnterRequest, JobRequest, Problem), ref_template=REF
+        (
+            *(*shapes, RegisterRequest, RenameRequest, MergeRequest, ChangesRequest),
+            *(ActivateRequest, EnterRequest, JobRequest, Problem),
+        ),
+        ref_template=REF,
     )
     settings = app.state.parts.settings
     _add_constraints(schemas, settings.group(Limits), settings.max_batch)
@@ -274,7 +278,8 @@ def _add_constraints(schemas: dict[str, Any], limits: Limits, max_batch: int) ->
             )
     for name in ("ClassifyRequest", "LearnRequest"):
         schemas[name]["properties"]["instances"]["anyOf"][0]["maxItems"] = max_batch
-    schemas["RegisterRequest"]["properties"]["labels"]["maxItems"] = max_batch
+    for name, field in (("RegisterRequest", "labels"), ("MergeRequest", "from"), ("ChangesRequest", "changes")):
+        schemas[name]["properties"][field]["maxItems"] = max_batch
     from abound.jobs.methods import METHODS  # imports all batch methods; a replica starts without them
 
     job = schemas["JobRequest"]["properties"]

@@ -72,15 +72,15 @@ class BodyBudget:
     """Counts the bytes of bodies that arrive in several pieces and are not answered yet."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self.n_bytes = 0
 
     def reserve(self, size: int) -> None:
-        if self._bytes + size > MAX_BODIES_BYTES:
+        if self.n_bytes + size > MAX_BODIES_BYTES:
             raise Overloaded("too many large request bodies at a time; try again")
-        self._bytes += size
+        self.n_bytes += size
 
     def release(self, size: int) -> None:
-        self._bytes -= size
+        self.n_bytes -= size
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int, held: BodyBudget) -> bytes:

@@ -13,15 +13,9 @@ from abound.cli.file_arguments import PIECE_BYTES
 from abound.cli.options import (
     DEFAULT_URL,
     AsJson,
-    IgnoredColumns,
     Key,
-    LabelColumn,
-    LabelSeparator,
-    TextColumns,
     Url,
-    VectorColumn,
     check_files,
-    columns_of,
     counted,
     format_time,
     format_value,
@@ -31,6 +25,8 @@ from abound.cli.options import (
     print_table,
 )
 from abound.cli.progress import progress_bar
+from abound.cli.read_options import reads_files
+from abound_core.instances.read_options import ReadOptions
 
 datasets = typer.Typer(name="datasets", help="Data sets: put, list, show, delete.", no_args_is_help=True)
 
@@ -39,16 +35,14 @@ COLUMNS = ("name", "format", "instances", "features", "classes", "bytes")
 
 
 @datasets.command("put")
+@reads_files
 def put_dataset(
     name: Annotated[str, typer.Argument(help="Name of the data set. Default: the name of the file.")],
     file: Annotated[
         str | None, typer.Argument(help="File or URL to upload; its suffix names the format.", show_default=False)
     ] = None,
-    text: TextColumns = None,
-    label: LabelColumn = None,
-    label_separator: LabelSeparator = None,
-    vector: VectorColumn = None,
-    ignore: IgnoredColumns = None,
+    *,
+    options: ReadOptions,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -57,10 +51,9 @@ def put_dataset(
     from abound.client import Client
     from abound.datasets.files import file_errors, open_stored, size_of
 
-    columns = columns_of(text, label, label_separator, vector, ignore)
     if file is None:
         file, name = name, Path(name).name.partition(".")[0]
-    check_files([file], columns)
+    check_files([file], options)
     with (
         progress_bar(f"data set {name}") as bar,
         Client(url, key=key) as client,
@@ -77,7 +70,7 @@ def put_dataset(
                 bar.advance_to(float(sent))
             bar.set_text("checking")
 
-        answer = client.put_dataset(file, name, pieces=pieces(), **msgspec.structs.asdict(columns))
+        answer = client.put_dataset(file, name, pieces=pieces(), **msgspec.to_builtins(options))
     sizes = f"{counted(answer['instances'], 'instance')}, {counted(answer['classes'], 'class', 'classes')}"
     print_result(answer, f"stored {name}: {sizes}", as_json)
 

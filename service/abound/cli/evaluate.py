@@ -13,25 +13,20 @@ import typer
 from abound.cli.options import (
     AsJson,
     Assignments,
-    IgnoredColumns,
-    LabelColumn,
-    LabelSeparator,
-    TextColumns,
-    VectorColumn,
     changes_of,
     check_files,
-    columns_of,
     config_of,
     error_console,
     format_value,
     print_json,
 )
 from abound.cli.progress import progress_bar
+from abound.cli.read_options import DryRun, Misread, reads_files, show_files
 from abound_core.errors import InvalidInstance
+from abound_core.instances.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from abound_core.instances.data_formats import DatasetInstance
-    from abound_core.instances.tables import TableColumns
     from abound_core.measures import Propensity
     from abound_core.methods.registry import Method
 
@@ -45,9 +40,11 @@ PROBABILITIES = {
 EXTRA_MEASURES = ("recall_of_neighbors", "nearest_labels_that_are_siblings")  # that some methods report, 0 to 1
 
 
+@reads_files
 def evaluate(
     train: Annotated[list[str], typer.Option("--train", metavar="FILE", help="Training data. May be repeated.")],
     test: Annotated[list[str], typer.Option("--test", metavar="FILE", help="Test data. May be repeated.")],
+    options: ReadOptions,
     method: Annotated[
         str | None, typer.Option("--method", help="A method listed by `abound methods`.  [the live index]")
     ] = None,
@@ -71,11 +68,8 @@ def evaluate(
         Path | None,
         typer.Option("--hierarchy", metavar="FILE", help="Lines of a label or class, a tab and its parent class."),
     ] = None,
-    text: TextColumns = None,
-    label: LabelColumn = None,
-    label_separator: LabelSeparator = None,
-    vector: VectorColumn = None,
-    ignore: IgnoredColumns = None,
+    dry_run: DryRun = False,
+    yes: Misread = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit on training files and evaluate on test files, in this process: metrics, time, connections, work.
@@ -85,9 +79,9 @@ def evaluate(
     settings of a model for the live index. For a method it takes the parameters that a job takes, a model's
     ``analyzer``, ``negative`` and ``numbers``, ``idf`` (true or false; true by default for text) or ``params=auto``.
     """
-    columns = columns_of(text, label, label_separator, vector, ignore)
-    check_files([*train, *test], columns)
-    train_rows, test_rows = _Files(train, columns), _Files(test, columns)
+    check_files([*train, *test], options)
+    read = show_files([*train, *test], options, dry_run, yes, as_json)
+    train_rows, test_rows = _Files(train, read[: len(train)]), _Files(test, read[len(train) :])
     propensity = _propensity(propensity_a, propensity_b)
     if method is None:
         if hide_labels:
@@ -226,14 +220,15 @@ class _Files:
     """The instances of some files, read from the start by each iteration, and the first warning about them."""
 
     names: list[str]
-    columns: TableColumns
+    options: list[ReadOptions]
     warning: str | None = None
 
     def __iter__(self) -> Iterator[DatasetInstance]:
         from abound.datasets.files import read_file
         from abound_core.instances.vectorizer import negative_warning
 
-        for instance in chain.from_iterable(read_file(name, columns=self.columns) for name in self.names):
+        files = zip(self.names, self.options, strict=True)
+        for instance in chain.from_iterable(read_file(name, options=options) for name, options in files):
             if self.warning is None and (warning := negative_warning(instance.features or b"")) is not None:
                 self.warning = f"{instance.location}: warning: {warning}"
             yield instance

@@ -24,28 +24,23 @@ from abound.cli.file_arguments import CommandFailed
 from abound.cli.options import (
     DEFAULT_URL,
     AsJson,
-    IgnoredColumns,
     Key,
-    LabelColumn,
-    LabelSeparator,
     Model,
-    TextColumns,
     Url,
-    VectorColumn,
     check_files,
-    columns_of,
     counted,
     error_console,
     print_json,
 )
 from abound.cli.progress import ProgressBar, progress_bar
-from abound_core.errors import AboundError, Malformed
+from abound.cli.read_options import DryRun, Misread, reads_files, show_files
+from abound_core.errors import AboundError, Malformed, Undecodable
+from abound_core.instances.read_options import ReadOptions
 from abound_core.rank_sums import rank_in
 
 if TYPE_CHECKING:
     from abound.client import Client, Refused
     from abound_core.instances.data_formats import DatasetInstance
-    from abound_core.instances.tables import TableColumns
 
 SHOWN_REFUSALS = 5  # further refused lines are only counted
 POLL_SECONDS = 0.25  # between two requests to a service that is starting
@@ -94,10 +89,12 @@ class StreamStatistics:
         }
 
 
+@reads_files
 def learn(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Data set files or URLs, or - for standard input.")
     ],
+    options: ReadOptions,
     url: Url = DEFAULT_URL,
     model: Model = "default",
     key: Key = None,
@@ -110,24 +107,22 @@ def learn(
     source: Annotated[
         str | None, typer.Option("--source", help="Source to store with each event that has none.")
     ] = None,
-    text: TextColumns = None,
-    label: LabelColumn = None,
-    label_separator: LabelSeparator = None,
-    vector: VectorColumn = None,
-    ignore: IgnoredColumns = None,
     skip: Skip = 0,
     limit: Limit = None,
     skip_bad: SkipBad = False,
+    dry_run: DryRun = False,
+    yes: Misread = False,
     as_json: AsJson = False,
 ) -> None:
     """Stream labelled instances to a running service, and show the accuracy before learning each.
 
     A request holds a thousand instances, or those read within a second. Instances without labels are skipped and
-    counted. Exit code 1 if a line was refused or nothing was learned. Ctrl-C and SIGTERM end the command at once. It
-    then reports how many instances are done, and from which line on the outcome is unknown.
+    counted. A report on the files goes to standard error first. Exit code 1 if a line was refused or nothing was
+    learned. Ctrl-C and SIGTERM end the command at once. It then reports how many instances are done, and from which
+    line on the outcome is unknown.
     """
-    columns = columns_of(text, label, label_separator, vector, ignore)
-    check_files(files, columns)
+    check_files(files, options)
+    read = show_files(files, options, dry_run, yes, as_json)
     prefix = uuid.uuid4().hex
 
     def line_of(instance: DatasetInstance, number: int) -> bytes | None:
@@ -142,11 +137,11 @@ def learn(
         if answer.get("applied") and instance.labels:
             streamed.accuracy.add(answer.get("rank"))
 
-    streamed = StreamStatistics(vector)
+    streamed = StreamStatistics(options.vector)
     with _client(url, key, model) as client:
         _run(
             "learn",
-            _instances(files, columns, skip, limit, _bad_lines(streamed, skip_bad)),
+            _instances(files, read, skip, limit, _bad_lines(streamed, skip_bad)),
             line_of,
             lambda lines: client.learn_stream(model, lines, keyed=keyed),
             note,
@@ -157,8 +152,10 @@ def learn(
         raise StreamEnded(f"nothing was learned: {_why_nothing('learn', files, streamed)}")
 
 
+@reads_files
 def classify(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A data set file or URL, or - for standard input.")],
+    options: ReadOptions,
     url: Url = DEFAULT_URL,
     model: Model = "default",
     key: Key = None,
@@ -168,6 +165,15 @@ def classify(
         float | None,
         typer.Option("--min-probability", min=0.0, max=1.0, help="Minimum probability of a label."),
     ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option("--include", help="Rank only this label and those below it; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", help="Do not rank this label and those below it; repeatable.")
+    ] = None,
+    levels: Annotated[
+        bool, typer.Option("--levels", help="Show the labels above each label, or the surest one above all.")
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show which features contributed to each label.")] = False,
     names: Annotated[bool, typer.Option("--names", help="Show the names of registered labels.")] = False,
     zero_shot: Annotated[
@@ -176,13 +182,8 @@ def classify(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
     form: Annotated[
         Literal["jsonl", "csv"] | None,
-        typer.Option("--format", help="Format of the answers.  [csv if the output file ends in .csv, else jsonl]"),
+        typer.Option("--output-format", help="Format of the answers.  [csv if the output ends in .csv, else jsonl]"),
     ] = None,
-    text: TextColumns = None,
-    label: LabelColumn = None,
-    label_separator: LabelSeparator = None,
-    vector: VectorColumn = None,
-    ignore: IgnoredColumns = None,
     skip: Skip = 0,
     limit: Limit = None,
     skip_bad: SkipBad = False,
@@ -197,15 +198,14 @@ def classify(
     standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused or nothing
     was classified.
     """
-    columns = columns_of(text, label, label_separator, vector, ignore)
-    check_files([file], columns)
+    check_files([file], options)
     as_csv = form == "csv" or (form is None and output is not None and output.suffix == ".csv")
-    if as_csv and explain:
-        raise typer.BadParameter("explanations are written as JSON only", param_hint="--explain")
-    asked = {"threshold": threshold, "min_probability": min_probability}
-    options: dict[str, Any] = {"k": k, "explain": explain, "names": names, "zero_shot": zero_shot}
-    options |= {name: value for name, value in asked.items() if value is not None}
-    streamed = StreamStatistics(vector)
+    if as_csv and (explain or levels):
+        raise typer.BadParameter("explanations and levels are written as JSON only", param_hint="--output-format")
+    asked = {"threshold": threshold, "min_probability": min_probability, "include": include, "exclude": exclude}
+    asking: dict[str, Any] = {"k": k, "explain": explain, "levels": levels, "names": names, "zero_shot": zero_shot}
+    asking |= {name: value for name, value in asked.items() if value is not None}
+    streamed = StreamStatistics(options.vector)
     with _client(url, key, model) as client, ExitStack() as stack:
         out: TextIO = stack.enter_context(_opened(output)) if output else sys.stdout
         table = csv.writer(out, lineterminator="\n")
@@ -224,8 +224,8 @@ def classify(
 
         _run(
             "classify",
-            _instances([file], columns, skip, limit, _bad_lines(streamed, skip_bad)),
-            lambda instance, number: _with_fields(instance.to_json(labels=False), options),
+            _instances([file], [options], skip, limit, _bad_lines(streamed, skip_bad)),
+            lambda instance, number: _with_fields(instance.to_json(labels=False), asking),
             lambda lines: client.classify_stream(model, lines),
             note,
             streamed,
@@ -274,6 +274,8 @@ def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malforme
     """Return the handler of invalid lines. It gets the error and the number of instances up to the line."""
 
     def on_bad(error: Malformed, count: int) -> None:
+        if not skip_bad and isinstance(error, Undecodable):  # so are others: to skip them would lose some labels most
+            raise Malformed(f"{error}: --encoding cp1252, or convert it with iconv")
         if not skip_bad:
             raise Malformed(f"{error} (to continue after it, use --skip {count} or --skip-bad)")
         streamed.counts["bad"] += 1
@@ -294,7 +296,7 @@ def _why_nothing(verb: str, files: list[str], streamed: StreamStatistics) -> str
 
 def _instances(
     files: list[str],
-    columns: TableColumns,
+    options: list[ReadOptions],
     skip: int,
     limit: int | None,
     on_bad: Callable[[Malformed, int], None],
@@ -314,9 +316,8 @@ def _instances(
             if count > skip:
                 on_bad(error, count)
 
-        for name, size in zip(files, sizes, strict=True):
-            read = read_file(name, partial(_show_position, bar, before), on_bad=count_bad, columns=columns)
-            for instance in read:
+        for name, size, how in zip(files, sizes, options, strict=True):
+            for instance in read_file(name, partial(_show_position, bar, before), None, count_bad, how):
                 count += 1
                 if count <= skip:
                     continue

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from abound_core.config import ModelConfig
-    from abound_core.instances.tables import TableColumns
+    from abound_core.instances.read_options import ReadOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -66,52 +66,6 @@ Assignments = Annotated[
 ]
 
 
-TextColumns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--text", metavar="COLUMN", help="Tables: column of the text. May be repeated: fields of the text.  [text]"
-    ),
-]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="Tables: column of the labels.  [labels or label]")
-]
-LabelSeparator = Annotated[
-    str | None,
-    typer.Option("--label-separator", metavar="TEXT", help="Tables: separates labels, such as '|'.  [one label]"),
-]
-VectorColumn = Annotated[
-    str | None, typer.Option("--vector", metavar="COLUMN", help="Tables: column of the vectors.  [vector]")
-]
-IgnoredColumns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ignore",
-        metavar="COLUMN",
-        help="Column or field to leave out; * is every one without a role. May be repeated.",
-    ),
-]
-
-
-def columns_of(
-    text: list[str] | None,
-    label: str | None,
-    label_separator: str | None,
-    vector: str | None,
-    ignore: list[str] | None,
-) -> TableColumns:
-    from abound_core.instances.tables import TableColumns
-
-    if label_separator == "":
-        raise typer.BadParameter("must not be empty", param_hint="--label-separator")
-    return TableColumns(
-        text=tuple(text or ()),
-        label=label,
-        label_separator=label_separator,
-        vector=vector,
-        ignore=tuple(ignore or ()),
-    )
-
-
 def changes_of(assignments: list[str] | None) -> dict[str, Any]:
     """Return assignments like ``["update=sls", "analyzer.kind=char"]`` as fields of a configuration.
 
@@ -146,13 +100,13 @@ def config_of(assignments: list[str] | None) -> ModelConfig:
         raise typer.BadParameter(str(error), param_hint="--set") from error
 
 
-def check_files(names: list[str], columns: TableColumns) -> None:
-    """Raise typer.BadParameter if a file is missing, its suffix names no format, or it has no columns to name."""
-    from abound.datasets.files import STANDARD_INPUT, check_columns, is_url
+def check_files(names: list[str], options: ReadOptions) -> None:
+    """Raise typer.BadParameter if a file is missing, or nothing names its format."""
+    from abound.datasets.files import STANDARD_INPUT, format_of, is_url
 
     for name in names:
         try:
-            check_columns(name, columns)
+            format_of(name, options.format)
         except Malformed as error:
             raise typer.BadParameter(str(error)) from error
         if name != STANDARD_INPUT and not is_url(name) and not Path(name).exists():

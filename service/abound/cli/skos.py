@@ -1,12 +1,13 @@
 """SKOS: the concepts of a vocabulary as labels, read with rdflib (the extra ``skos``).
 
 A concept gives its ``skos:prefLabel`` as the name, its ``skos:altLabel`` and ``skos:definition`` as the description,
-and the first ``skos:broader`` as the parent. Concepts marked ``owl:deprecated`` are left out.
+and as the parent the first ``skos:broader`` that closes no cycle. Concepts marked ``owl:deprecated`` are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from abound_core.errors import Malformed
@@ -24,19 +25,27 @@ def format_of(file: str) -> str | None:
     return next((form for suffix, form in FORMATS.items() if stem.endswith(suffix)), None)
 
 
-def read_concepts(file: str, language: str, label: ConceptId) -> Iterator[dict[str, Any]]:
+def read_concepts(
+    file: str, language: str, label: ConceptId, say: Callable[[str], None] = lambda line: None
+) -> Iterator[dict[str, Any]]:
     """Yield the concepts of a file, ordered by URI, as registrations. The file is held in memory.
 
-    Where a concept has no texts in ``language``, those without a language count. Raises Malformed if there are no
-    concepts, or one has no such label.
+    ``language`` also stands for its regions: ``en`` for ``en-GB``. Where a concept has no texts in it, those without a
+    language count. ``say`` gets a line for each parent that is left out. Raises Malformed if there are no concepts or
+    none has a name in this language, or one has no such label.
     """
     graph = _parsed(file)
     from rdflib import OWL, RDF, SKOS, Literal, URIRef
 
+    language = language.lower()
+
     def text_of(concept: Node, predicate: URIRef) -> list[str]:
-        given = [one for one in graph.objects(concept, predicate) if isinstance(one, Literal)]
-        found = [one for one in given if (one.language or "").lower() == language.lower()]
-        return sorted(str(one) for one in found or given if found or not one.language)
+        given: dict[str, list[str]] = {}
+        for one in sorted(graph.objects(concept, predicate), key=str):
+            if isinstance(one, Literal):
+                given.setdefault((one.language or "").lower(), []).append(str(one))
+        regional = [text for own in sorted(given) if own.startswith(f"{language}-") for text in given[own]]
+        return given.get(language) or regional or given.get("", [])
 
     def label_of(concept: Node) -> str:
         if label == "uri":
@@ -53,13 +62,26 @@ def read_concepts(file: str, language: str, label: ConceptId) -> Iterator[dict[s
     concepts = set(graph.subjects(RDF.type, SKOS.Concept)) - set(graph.subjects(OWL.deprecated, Literal(True)))
     if not concepts:
         raise Malformed(f"{file}: there is no skos:Concept")
+    named = [name for one in concepts for name in graph.objects(one, SKOS.prefLabel) if isinstance(name, Literal)]
+    languages = Counter((name.language or "").lower() for name in named)
+    if any(languages) and not any(one == language or one.startswith(f"{language}-") for one in languages):
+        counts = ", ".join(f"{one or 'no language'} ({n:,})" for one, n in languages.most_common())
+        raise Malformed(f"{file}: no concept has a name in the language {language}; names are in {counts}")
+    parents: dict[Node, Node] = {}
     for concept in sorted(concepts, key=str):
+        for broader in sorted((one for one in graph.objects(concept, SKOS.broader) if one in concepts), key=str):
+            above = [broader]
+            while above[-1] in parents:
+                above.append(parents[above[-1]])
+            if concept not in above:
+                parents[concept] = broader
+                break
+            say(f"left out, because it closes a cycle: {concept} skos:broader {broader}")
         others = [*text_of(concept, SKOS.altLabel), *text_of(concept, SKOS.definition)]
-        broader = sorted((one for one in graph.objects(concept, SKOS.broader) if one in concepts), key=str)
         found: dict[str, Any] = {
             "name": next(iter(text_of(concept, SKOS.prefLabel)), None),
             "description": _joined(others),
-            "parent": label_of(broader[0]) if broader else None,
+            "parent": label_of(parents[concept]) if concept in parents else None,
             "metadata": {"uri": str(concept)} if label != "uri" else None,
         }
         yield {"label": label_of(concept)} | {name: value for name, value in found.items() if value}

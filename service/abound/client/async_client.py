@@ -55,17 +55,18 @@ from abound.client.instances import (
     InputText,
     Labelled,
     LearnKwargs,
+    Outgoing,
     as_instance,
     classify_encoder,
     classify_request,
     learn_encoder,
     learn_request,
-    map_lines,
+    rows_of,
     to_answer,
 )
 from abound.client.local_service import MEMORY, own_service
 from abound.client.requests import NDJSON, Call, in_thread, job_path, model_path, pass_trace_on, read_pieces
-from abound.client.resources import Resources
+from abound.client.resources import ModelLabels, Resources
 from abound.client.retries import Attempts
 from abound.client.streams import (
     CLASSIFY_IN_FLIGHT,
@@ -322,6 +323,7 @@ class AsyncModel:
     def __init__(self, client: AsyncClient, name: str = "default") -> None:
         self.client = client
         self.name = name
+        self.labels: ModelLabels[Coroutine[Any, Any, Answer]] = ModelLabels(client, name)
 
     def __repr__(self) -> str:
         return f"<AsyncModel {self.name!r} of {self.client.url}>"
@@ -367,9 +369,13 @@ class AsyncModel:
         **options: Unpack[ClassifyOptions],
     ) -> AsyncIterator[ClassifyAnswer | Refused]:
         """Yield an answer for each instance, in order: its labels, or the error that refused it."""
-        lines = map_lines(classify_encoder(options), instances)
-        async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
+        sent = Outgoing(classify_encoder(options), instances)
+        async for answer in self.client.classify_stream(self.name, sent.lines(), in_flight=in_flight):
+            for refused in sent.refused():
+                yield refused
             yield to_answer(answer, ClassifyAnswer, self.client.url)
+        for refused in sent.refused(ended=True):
+            yield refused
 
     async def learn_many(
         self,
@@ -377,11 +383,16 @@ class AsyncModel:
         *,
         keyed: bool = True,
         in_flight: int = IN_FLIGHT,
+        **columns: Any,
     ) -> AsyncIterator[LearnAnswer | Refused]:
         """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it."""
-        lines = map_lines(learn_encoder(keyed), instances)
-        async for answer in self.client.learn_stream(self.name, lines, keyed=keyed, in_flight=in_flight):
+        sent = Outgoing(learn_encoder(keyed), rows_of(instances, columns))
+        async for answer in self.client.learn_stream(self.name, sent.lines(), keyed=keyed, in_flight=in_flight):
+            for refused in sent.refused():
+                yield refused
             yield to_answer(answer, LearnAnswer, self.client.url)
+        for refused in sent.refused(ended=True):
+            yield refused
 
 
 async def _in_order(sent: deque[asyncio.Task[list[Answer]]]) -> AsyncIterator[Answer]:

@@ -5,10 +5,11 @@
 
     AboundClassifier().fit(["wheat prices rise", "oil falls"], ["grain", "crude"]).predict(["wheat"])
 
-A row is a text, a row of numbers, or a row of a pandas or Polars frame with other columns than numbers. A text is split
-by the analyzer of the model. Of numbers, each column is a feature, named ``x0``, ``x1``, ..., or by its column name if
-the columns have names. Zeros are absent features, so sparse matrices are the natural input. Frames need pyarrow, and
-their columns are those of a table (``abound_core.instances.tables``). The label of a class is ``str(class)``.
+A row is a text, a row of numbers, a dict, or a row of a pandas or Polars frame with other columns than numbers. A text
+is split by the analyzer of the model. Of numbers, each column is a feature, named ``x0``, ``x1``, ..., or by its column
+name if the columns have names. Zeros are absent features, so sparse matrices are the natural input. Frames need
+pyarrow, and their columns are those of a table (``abound_core.instances.tables``). The label of a class is
+``str(class)``.
 
 A backend holds what the estimator learned: the index in this process, or a model of a running service. Both learn and
 rank alike within the bounds of a request. A service refuses a row with too many features and ranks at most 1,000
@@ -24,7 +25,7 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol, Self
 
@@ -34,7 +35,6 @@ import numpy.typing as npt
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_array, check_consistent_length, column_or_1d
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -45,13 +45,16 @@ if "numba" in sys.modules:  # it has read the environment
     sys.modules["numba"].config.CACHE_DIR = str(_cache)
 
 from abound.client import Client, ClientError, InputInstance, Labelled, Refused, Unreachable
+from abound.client.instances import batches_of
 from abound.processes.encoder_files import use_encoders
 from abound_core.config import ModelConfig
 from abound_core.instances import text_encoder
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.dense_vector import quantize
+from abound_core.instances.names import label_text, normalized
+from abound_core.instances.read_options import ReadOptions
 from abound_core.instances.record import is_empty, pack_labels
-from abound_core.instances.tables import LABEL_COLUMNS, TableColumns, read_batches
+from abound_core.instances.tables import LABEL_COLUMNS, read_batches, read_records
 from abound_core.limits import DATASET_LIMITS
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
@@ -72,12 +75,6 @@ class ApiKey(str):
 
     def __repr__(self) -> str:
         return "'***'"
-
-
-def _check_calibrates(estimator: AboundClassifier) -> bool:
-    if not (estimator.config or {}).get("calibrate"):
-        raise AttributeError('predict_proba needs a model that calibrates: config={"calibrate": True}')
-    return True
 
 
 class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -163,15 +160,20 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def key(self, key: str | None) -> None:
         self.__dict__["key"] = ApiKey(key) if type(key) is str else key  # scikit-learn clones an ApiKey as it is
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Forget everything learned before, then learn all rows ``passes`` times."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Forget everything learned before, then learn all rows ``passes`` times.
+
+        ``sample_weight`` has a weight per row, at most 100; rows of weight 0 are not learned.
+        """
         X, y = self._validate(X, y, reset=True)
         self._start(anew=True)
-        self._learn(X, y, self.passes)
+        self._learn(X, y, self.passes, sample_weight)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn further rows. ``classes`` may name classes of later rows; other classes are accepted, too.
+
+        ``sample_weight`` is as in ``fit``.
 
         Raises
         ------
@@ -186,7 +188,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._start(anew=False)
         if classes is not None:
             self._add_classes(np.asarray(classes))  # before the rows, since ``classes`` determines the type
-        self._learn(X, y, 1)
+        self._learn(X, y, 1, sample_weight)
         return self
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
@@ -200,8 +202,14 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predicted: npt.NDArray[Any] = classes[np.concatenate(best)]
         return predicted
 
-    @available_if(_check_calibrates)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+    @property
+    def predict_proba(self) -> Callable[[Any], npt.NDArray[np.float64]]:
+        """The method that returns probabilities. AttributeError without ``config={"calibrate": True}``."""
+        if not (self.config or {}).get("calibrate"):
+            raise AttributeError('predict_proba needs a model that calibrates: config={"calibrate": True}')
+        return self._predict_proba
+
+    def _predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the probability of each class, shape (n, n_classes). Only with ``config={"calibrate": True}``.
 
         The model estimates each class on its own. With one class per row, the estimates of a row are divided by their
@@ -256,7 +264,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._backend, self.model_ = over, name
         self._set_classes(np.empty(0))
 
-    def _learn(self, X: Any, y: npt.NDArray[Any], passes: int) -> None:
+    def _learn(self, X: Any, y: npt.NDArray[Any], passes: int, sample_weight: Any) -> None:
+        weights = _weights(sample_weight, y.shape[0])
         if y.ndim == 2:
             self._add_classes(np.arange(y.shape[1]))
             if y.shape[1] != len(self.classes_):
@@ -267,10 +276,12 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             columns = (rows.indices[at:end].tolist() for at, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True))
             labels = [[str(column) for column in row] for row in columns]
         else:
-            labels = [[str(one)] for one in self._add_classes(y).tolist()]
+            labels = [[label_text(one)] for one in self._add_classes(y).tolist()]
         for _ in range(passes):
-            taken = zip(self._rows(X), labels, strict=True)
-            self._backend.learn((row, some) for row, some in taken if row is not None and some)
+            taken = zip(self._rows(X), labels, weights, strict=True)
+            self._backend.learn(
+                (row, some, weight) for row, some, weight in taken if row is not None and some and weight
+            )
 
     def _add_classes(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Add classes to ``classes_``; return the given ones in its type, so that equal classes get the same label."""
@@ -290,13 +301,14 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _set_classes(self, classes: npt.NDArray[Any]) -> None:
         """Set the classes, and the column of each label; ``_known`` has both, for threads that predict meanwhile."""
         self.classes_ = classes
-        self._known = classes, {str(one): place for place, one in enumerate(classes.tolist())}
+        places = {label_text(one): place for place, one in enumerate(classes.tolist())}
+        self._known = classes, {normalized(label): place for label, place in places.items()} | places
 
     def _are_known(self, given: npt.NDArray[Any]) -> bool:
         """Return whether all are in ``classes_``. Labels are compared, and for object arrays the values as well."""
         values = given.ravel().tolist()
         _, columns = self._known
-        places = [columns[str(one)] for one in values if str(one) in columns]
+        places = [columns[label_text(one)] for one in values if label_text(one) in columns]
         if len(places) < len(values):
             return False
         return given.dtype.kind != "O" or bool(self.classes_[places].tolist() == values)
@@ -356,7 +368,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X = self._numbers(X, reset=False)
         elif kind == FRAME:
             validate_data(self, X, reset=False, skip_check_array=True)
-        n = len(X) if kind == TEXTS else X.shape[0]
+        n = X.shape[0] if hasattr(X, "shape") else len(X)
         return (X[at : at + PREDICT_BATCH] for at in range(0, n, PREDICT_BATCH))
 
     def _rows(self, X: Any) -> Iterator[Row | None]:
@@ -365,8 +377,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield from (text or None for text in X)
             return
         if self._kind == FRAME:
-            columns = TableColumns(text=(self.text,) if isinstance(self.text, str) else tuple(self.text or ()))
-            for row in read_batches(_batches(X), columns, "X"):
+            options = ReadOptions.of(text=self.text)
+            is_frame = hasattr(X, "columns")
+            for row in read_batches(batches_of(X), options, "X") if is_frame else read_records(X, options, "X"):
                 yield row if row.text or row.features not in (None, b"{}") or row.vector else None
             return
         if self.vectors:
@@ -409,27 +422,28 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield next(ranked) if row is not None else []
 
 
+def _weights(sample_weight: Any, n: int) -> list[float]:
+    weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise ValueError(f"sample_weight must be {n} finite numbers of at least 0, of shape ({n},), not all zero")
+    return [float(weight) for weight in weights]
+
+
 def _kind_of(X: Any) -> tuple[Any, str]:
     """Return rows and their kind; texts as a list."""
     texts = _texts(X)
     if texts is not None:
         return texts, TEXTS
-    if not hasattr(X, "columns") or all(str(one).lower().startswith(TYPES_OF_NUMBERS) for one in X.dtypes):
+    if isinstance(X, list | tuple) and X and isinstance(X[0], Mapping):
+        names = set().union(*X)
+    elif not hasattr(X, "columns") or all(str(one).lower().startswith(TYPES_OF_NUMBERS) for one in X.dtypes):
         return X, NUMBERS
+    else:
+        names = X.columns
     for name in LABEL_COLUMNS:
-        if name in X.columns:
+        if name in names:
             raise ValueError(f"X has a column {name!r}, which would hold labels; give them as y, or rename the column")
     return X, FRAME
-
-
-def _batches(frame: Any) -> list[Any]:
-    """Return a frame as record batches, without the index of pandas. Raises ValueError if that needs pyarrow."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise ValueError("frames with other columns than numbers need pyarrow: pip install 'abound[arrow]'") from error
-    batches: list[Any] = pyarrow.table(frame).select([str(name) for name in frame.columns]).to_batches()
-    return batches
 
 
 def _texts(X: Any) -> list[str] | None:
@@ -477,6 +491,7 @@ def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArr
 
 
 Row = Mapping[str, float] | str | npt.NDArray[np.float32] | DatasetInstance  # features, a text, a vector
+Lesson = tuple[Row, list[str], float]  # a row, its labels and its weight
 Ranked = list[tuple[str, float, float]]  # label, score, probability (0 if not calibrated), best first
 Estimates = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # scores, probabilities, (n, n_classes)
 LEARN_BATCH = 256  # instances
@@ -488,7 +503,7 @@ DELETE_SECONDS = 5.0  # timeout of deleting the model of an estimator at the end
 class EstimatorBackend(Protocol):
     """Learns rows in order and ranks labels for rows."""
 
-    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
+    def learn(self, rows: Iterable[Lesson]) -> None:
         """Learn rows with their labels, in order. Rows without an active feature, such as "?!", are left out."""
         ...
 
@@ -506,13 +521,14 @@ class InProcessBackend:
         self._live = LiveModel(ModelConfig.from_dict(dict(config)), _secret(), DATASET_LIMITS)
         self._lock = threading.Lock()  # the vectorizer and the index reuse their scratch memory
 
-    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
+    def learn(self, rows: Iterable[Lesson]) -> None:
         at_hand = iter(rows)
         while batch := list(islice(at_hand, LEARN_BATCH)):
             with self._lock:
-                vectors = ((self._vector(row), labels) for row, labels in batch)
                 records = [
-                    vector + pack_labels(labels, DATASET_LIMITS) for vector, labels in vectors if not is_empty(vector)
+                    vector + pack_labels(self._live.vectorizer.labels(labels), DATASET_LIMITS, weight=weight)
+                    for row, labels, weight in batch
+                    if not is_empty(vector := self._vector(row))
                 ]
                 self._live.begin(b"".join(records), len(records), [Unit(n=len(records))]).finish()
 
@@ -579,9 +595,9 @@ class ServiceBackend:
                 client.delete(self.name)
             client.configure(self.name, dict(config))
 
-    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
+    def learn(self, rows: Iterable[Lesson]) -> None:
         """Learn rows with their labels, in order. Rows refused for now (by a rate limit) are learned later."""
-        instances = (Labelled(**_input(row), labels=labels) for row, labels in rows)
+        instances = (Labelled(**_input(row), labels=labels, weight=weight) for row, labels, weight in rows)
         with Client(self._url, key=self._key) as client:
             for answer in client.model(self.name).learn_many(instances):
                 if not isinstance(answer, Refused):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from itertools import count
 from typing import Any, TypedDict, TypeVar
 
@@ -12,6 +14,8 @@ from msgspec import Struct
 
 from abound.client import requests as client_requests
 from abound.client.errors import Answer, Refused, Shape, convert_answer, refusal_of
+from abound_core.errors import Malformed
+from abound_core.instances.read_options import ReadOptions, date_features
 
 Value = float | str | bool | Sequence[str]
 Features = Mapping[str, Value]
@@ -41,6 +45,9 @@ class InputInstance(Struct, omit_defaults=True, kw_only=True, gc=False):
 
     def __post_init__(self) -> None:
         self.vector = client_requests.encode_vector(self.vector)
+        if self.features and any(isinstance(value, date) for value in self.features.values()):
+            parts = (date_features(k, v) if isinstance(v, date) else {k: v} for k, v in self.features.items())
+            self.features = {name: value for part in parts for name, value in part.items()}
 
 
 class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
@@ -84,6 +91,7 @@ class ClassifyOptions(TypedDict, total=False):
     include: Sequence[str] | None
     exclude: Sequence[str] | None
     explain: bool
+    levels: bool
     names: bool
     zero_shot: bool
     version: str | None
@@ -143,12 +151,77 @@ def _given(options: ClassifyOptions) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def map_lines(
-    encode: Callable[[T], bytes], instances: Iterable[T] | AsyncIterable[T]
-) -> Iterator[bytes] | AsyncIterator[bytes]:
-    if isinstance(instances, AsyncIterable):
-        return (encode(instance) async for instance in instances)
-    return map(encode, instances)
+class Outgoing:
+    """Encodes the instances of a stream. One that cannot be sent is refused at its place; the others go on."""
+
+    def __init__(self, encode: Callable[[Any], bytes], instances: Iterable[Any] | AsyncIterable[Any]) -> None:
+        self._encode, self._instances = encode, instances
+        self._refused: deque[tuple[int, Refused]] = deque()  # with the number of lines before it
+        self._read = self._sent = self._answered = 0
+
+    def lines(self) -> Any:
+        """Return an iterator, async if the instances are."""
+        if isinstance(self._instances, AsyncIterable):
+            return (line async for one in self._instances for line in self._lines_of(one))
+        return (line for one in self._instances for line in self._lines_of(one))
+
+    def refused(self, *, ended: bool = False) -> Iterator[Refused]:
+        """Yield the errors of the instances before the next answer."""
+        while self._refused and (ended or self._refused[0][0] <= self._answered):
+            yield self._refused.popleft()[1]
+        self._answered += 1
+
+    def _lines_of(self, instance: Any) -> Iterator[bytes]:
+        self._read += 1
+        try:
+            if isinstance(instance, Malformed):
+                raise instance
+            line = self._encode(instance)
+        except (Malformed, Refused, TypeError, ValueError, OverflowError) as error:
+            if not isinstance(instance, (Malformed, Mapping, InputInstance)):
+                raise
+            problem = error.problem if isinstance(error, Refused) else {}
+            detail = f"instance {self._read}: {problem.get('detail', error)}"
+            self._refused.append((self._sent, Refused(422, problem | {"detail": detail})))
+            return
+        self._sent += 1
+        yield line
+
+
+def rows_of(instances: Any, options: Mapping[str, Any]) -> Any:
+    """Return the rows of a frame, or of dicts whose fields have roles, as instances; anything else as it is.
+
+    A row that is none is its error.
+    """
+    if not options and not hasattr(instances, "columns"):
+        return instances
+    from abound_core.instances.tables import read_batches, read_records, resolve_batch
+
+    given, bad = ReadOptions.of(**options), list[Malformed]()
+    if hasattr(instances, "columns"):
+        batches = batches_of(instances)
+        rows = read_batches(batches, resolve_batch(batches[0], given) if batches else given, "", bad.append)
+    else:
+        rows = read_records(instances, given, on_bad=bad.append)
+    return _with_errors(rows, bad)
+
+
+def batches_of(frame: Any) -> list[Any]:
+    """Return a frame as record batches, without the index of pandas. Raises ValueError if that needs pyarrow."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ValueError("frames with other columns than numbers need pyarrow: pip install 'abound[arrow]'") from error
+    batches: list[Any] = pyarrow.table(frame).select([str(name) for name in frame.columns]).to_batches()
+    return batches
+
+
+def _with_errors(rows: Iterator[Any], bad: list[Malformed]) -> Iterator[Any]:
+    for row in rows:
+        yield from bad
+        bad.clear()
+        yield row
+    yield from bad
 
 
 def _struct(given: object, kind: type[S]) -> S:
@@ -157,6 +230,8 @@ def _struct(given: object, kind: type[S]) -> S:
         return given
     if isinstance(given, Mapping):
         return kind(**given)
+    if hasattr(given, "to_json"):  # the row of a table
+        return msgspec.json.decode(given.to_json(), type=kind)
     kinds = "a Labelled" if kind is Labelled else "a text, an InputInstance"
     raise TypeError(f"an instance is {kinds} or a dict of its fields, not {type(given).__name__}")
 
@@ -166,7 +241,7 @@ def classify_encoder(options: ClassifyOptions) -> Callable[[str | InputInstance 
 
     def encode(instance: str | InputInstance | Fields) -> bytes:
         given = {"text": instance} if isinstance(instance, str) else instance
-        return _joined(client_requests.encode(_struct(given, InputInstance)), added)
+        return _joined(client_requests.encode_document(_struct(given, InputInstance)), added)
 
     return encode
 
@@ -175,11 +250,9 @@ def learn_encoder(keyed: bool) -> Callable[[Labelled | Fields], bytes]:
     """Return a function that encodes the line of an instance. With ``keyed``, it adds a unique key to one without."""
     prefix, numbers = uuid.uuid4().hex.encode(), count(1)
 
-    def encode(given: Labelled | Fields) -> bytes:
+    def encode(given: Any) -> bytes:
         instance = _struct(given, Labelled)
-        if instance.weight != 1.0:
-            client_requests.encode_document({"weight": instance.weight})  # raises Refused
-        line = client_requests.encode(instance)
+        line = client_requests.encode_document(instance)
         if not keyed or instance.key is not None:
             return line
         return _joined(line, b'{"key":"%b:%d"}' % (prefix, next(numbers)))

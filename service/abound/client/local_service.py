@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,11 +27,16 @@ _LISTENING = re.compile(r"listening on (http://[^\s,\"]+)")
 
 @contextmanager
 def own_service(
-    say: Callable[[str], None] = lambda sentence: None, *, data_dir: Path | None = None, worker: bool = False
+    say: Callable[[str], None] = lambda sentence: None,
+    *,
+    data_dir: Path | None = None,
+    worker: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """Run ``abound serve`` in a child process and yield its URL. ``say`` gets the lines that it prints while it starts.
 
-    The child process does not see ``ABOUND_*`` variables, so it never touches another store or data directory.
+    The child process sees no ``ABOUND_*`` variables but ``settings``, so it never touches another store or data
+    directory.
     Raises CannotStart, with its last lines of output, if the service is not installed, or not ready in time.
     """
     if find_spec("abound.cli") is None:
@@ -40,9 +45,10 @@ def own_service(
         said = Path(directory) / "said"
         command = [sys.executable, "-m", "abound", "serve", "--port", "0"]
         command += ["--worker" if worker else "--no-worker", "--data-dir", str(data_dir or Path(directory) / "data")]
+        environment = _environment() | dict(settings or {})
         with said.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment()
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
             )
         try:
             yield _wait_until_ready(process, said, say)

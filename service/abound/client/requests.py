@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -61,10 +62,7 @@ _encode = msgspec.json.Encoder(enc_hook=to_builtin).encode
 
 
 def encode(body: object) -> bytes:
-    """Return a line of a stream. NaN and the infinities become null, which the service refuses in features and vectors.
-
-    Half of a surrogate pair in a string is sent as its escape, which the service refuses.
-    """
+    """Return JSON, with null for NaN and the infinities, and with the escape of half of a surrogate pair."""
     try:
         return _encode(body)
     except UnicodeEncodeError:
@@ -72,15 +70,18 @@ def encode(body: object) -> bytes:
 
 
 def encode_document(body: object) -> bytes:
-    """Return a document as JSON. Raises Refused for NaN or infinity, which as null would mean an absent field."""
+    """Return a document as JSON. Raises Refused for infinity, and NaN where null would not be a missing value."""
     content = encode(body)
     if b"null" in content:
         _check_numbers(msgspec.to_builtins(body, enc_hook=to_builtin), "")
     return content
 
 
+_MAY_BE_NAN = re.compile(r"(?:instances\[\d+\]\.)?(?:features\.|(?:labels|rejected|ignored)\[)")
+
+
 def _check_numbers(value: object, where: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not (math.isfinite(value) or (math.isnan(value) and _MAY_BE_NAN.match(where))):
         raise Refused(422, {"detail": f"a number must be finite, not {value}", "field": where})
     if isinstance(value, Mapping):
         for name, one in value.items():

@@ -40,6 +40,38 @@ Pieces = TypeVar("Pieces")  # a file to send: an iterable or async iterable of b
 Download = TypeVar("Download")  # a file received: an iterator or async iterator of bytes
 
 
+class ModelLabels(Generic[Document]):
+    """The changes of the labels of one model: ``client.model(name).labels``. The arguments are those of the API."""
+
+    def __init__(self, client: Resources[Document, Any, Any, Any], name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def rename(self, label: str, to: str, *, alias: bool = True, dry_run: bool = False) -> Document:
+        return self._change("rename", [label], to, alias, dry_run)
+
+    def merge(self, labels: Sequence[str], into: str, *, alias: bool = True, dry_run: bool = False) -> Document:
+        return self._change("merge", labels, into, alias, dry_run)
+
+    def split(self, label: str, to: Sequence[str], *, dry_run: bool = False) -> Document:
+        return self._change("split", [label], list(to), True, dry_run)
+
+    def retire(self, label: str, *, dry_run: bool = False) -> Document:
+        return self._change("retire", [label], "", True, dry_run)
+
+    def revive(self, label: str, *, dry_run: bool = False) -> Document:
+        return self._change("revive", [label], "", True, dry_run)
+
+    def changes(self) -> Document:
+        return self._client.label_changes(self._name)
+
+    def _change(self, kind: str, labels: Sequence[str], to: str | list[str], alias: bool, dry_run: bool) -> Document:
+        more = {"to": to, "alias": alias} if to else {}
+        return self._client.change_labels(
+            self._name, [{"kind": kind, "from": one, **more} for one in labels], dry_run=dry_run
+        )
+
+
 class Resources(Generic[Document, Nothing, Pieces, Download]):
     """The resource calls. ``Client`` returns the documents themselves, ``AsyncClient`` coroutines that return them."""
 
@@ -65,14 +97,16 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         *,
         prefix: str | None = None,
         contains: str | None = None,
+        sort: str | None = None,
         limit: int | None = None,
         offset: int | None = None,
     ) -> Document:
         """Return labels that a model knows, at most ``limit`` from ``offset`` on.
 
-        Filter them by ``prefix``, or by a substring with ``contains``.
+        ``prefix`` and ``contains`` look at labels and names, without regard to case and accents. ``sort`` is ``first``,
+        ``count``, ``name`` or ``R@1``.
         """
-        query = query_string(prefix=prefix, contains=contains, limit=limit, offset=offset)
+        query = query_string(prefix=prefix, contains=contains, sort=sort, limit=limit, offset=offset)
         return self._ask(Call("GET", f"{model_path(name)}/labels{query}"))
 
     def register_labels(
@@ -87,8 +121,23 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
             request["source"] = source
         return self._ask(Call("PUT", f"{model_path(name)}/labels", encode_document(request), JSON))
 
+    def change_labels(
+        self, name: str, changes: Sequence[Mapping[str, Any]], *, dry_run: bool = False, key: str | None = None
+    ) -> Document:
+        """Make changes of labels, all or none: each has a ``kind`` and ``from``, and may have ``to`` and ``alias``.
+
+        ``key`` is an idempotency key, by default a random one. With ``dry_run`` return what would change.
+        """
+        body = encode_document({"changes": [dict(one) for one in changes], "dry_run": dry_run})
+        headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
+        return self._ask(Call("POST", f"{model_path(name)}/labels/changes", body, headers))
+
+    def label_changes(self, name: str) -> Document:
+        """Return the newest changes of labels, newest first, each with how to undo it."""
+        return self._ask(Call("GET", f"{model_path(name)}/labels/changes"))
+
     def label(self, name: str, label: str, *, limit: int | None = None) -> Document:
-        """Return how often a label was learned, and at most ``limit`` features that vote for it, heaviest first."""
+        """Return a label: how often it was learned, its R@1, wrong labels that were ranked before it, its features."""
         return self._ask(Call("GET", f"{model_path(name)}/label{query_string(name=label, limit=limit)}"))
 
     def configure(self, name: str, fields: Answer) -> Document:
@@ -220,11 +269,7 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         name: str | None = None,
         *,
         pieces: Pieces | None = None,
-        text: str | Sequence[str] = (),
-        label: str | None = None,
-        label_separator: str | None = None,
-        vector: str | None = None,
-        ignore: str | Sequence[str] = (),
+        **options: str | int | bool | Sequence[str] | None,
     ) -> Document:
         """Upload a file as a data set and return it. It replaces a data set of the same name.
 
@@ -236,24 +281,14 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
             Name of the data set. Default: the name of the file up to its first dot.
         pieces : iterable of bytes, async iterable for ``AsyncClient``, or None
             Sent as the content instead of the file, which need not exist then.
-        text, label, vector : str or sequence of str, str or None, str or None
-            Of a table: the columns of the text, the labels and the vectors.
-        label_separator : str or None
-            Of a table: separates the labels of a string.
-        ignore : str or sequence of str
-            Columns of a table, or fields of JSON lines, that are left out; ``*``: all without a role.
+        options
+            Those of reading a file, such as ``label`` or ``encoding``; see the parameters of ``PUT /datasets``.
         """
         source = Path(file)
         path = dataset_path(source.name.partition(".")[0] if name is None else name)
         content = self._read(source) if pieces is None else pieces
-        path += query_string(
-            filename=source.name,
-            text=text,
-            label=label,
-            label_separator=label_separator,
-            vector=vector,
-            ignore=ignore,
-        )
+        form, compressed = options.get("format"), source.suffix if source.suffix in (".gz", ".zst") else ""
+        path += query_string(filename=f"data.{form}{compressed}" if form else source.name, **options)
         return self._ask(Call("PUT", path, content, DATA_FILE, once=True, seconds=DATASET_SECONDS))
 
     # What a client implements

@@ -31,15 +31,17 @@ from abound.client.instances import (
     InputText,
     Labelled,
     LearnKwargs,
+    Outgoing,
     as_instance,
     classify_encoder,
     classify_request,
     learn_encoder,
     learn_request,
+    rows_of,
     to_answer,
 )
 from abound.client.requests import Call, in_thread, model_path, read_pieces
-from abound.client.resources import Resources
+from abound.client.resources import ModelLabels, Resources
 from abound.client.streams import bounded
 
 T = TypeVar("T")
@@ -204,6 +206,7 @@ class Model:
     def __init__(self, client: Client, name: str = "default") -> None:
         self.client = client
         self.name = name
+        self.labels: ModelLabels[Answer] = ModelLabels(client, name)
 
     def __repr__(self) -> str:
         return f"<Model {self.name!r} of {self.client.url}>"
@@ -259,12 +262,14 @@ class Model:
 
         An instance is a text, an ``InputInstance`` or a dict of its fields.
         """
-        lines = map(classify_encoder(options), instances)
-        for answer in self.client.classify_stream(self.name, lines):
+        sent = Outgoing(classify_encoder(options), instances)
+        for answer in self.client.classify_stream(self.name, sent.lines()):
+            yield from sent.refused()
             yield to_answer(answer, ClassifyAnswer, self.client.url)
+        yield from sent.refused(ended=True)
 
     def learn_many(
-        self, instances: Iterable[Labelled | Fields], *, keyed: bool = True
+        self, instances: Iterable[Labelled | Fields], *, keyed: bool = True, **columns: Any
     ) -> Iterator[LearnAnswer | Refused]:
         """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it.
 
@@ -276,10 +281,15 @@ class Model:
 
         Parameters
         ----------
-        instances : iterable of Labelled, or of dicts of its fields
+        instances : iterable of Labelled or of dicts of its fields, or a frame of pandas or Polars
+            One that cannot be sent is refused at its place.
         keyed : bool
             Add an idempotency key to instances without one, so that interrupted requests can be sent again.
+        columns
+            Roles of the columns of a frame, or of the fields of dicts: ``text="title", label="topic"``.
         """
-        lines = map(learn_encoder(keyed), instances)
-        for answer in self.client.learn_stream(self.name, lines, keyed=keyed):
+        sent = Outgoing(learn_encoder(keyed), rows_of(instances, columns))
+        for answer in self.client.learn_stream(self.name, sent.lines(), keyed=keyed):
+            yield from sent.refused()
             yield to_answer(answer, LearnAnswer, self.client.url)
+        yield from sent.refused(ended=True)

@@ -1,8 +1,8 @@
-"""The process that checks a data set: ``python -m abound.datasets.check FILE BYTES COLUMNS``.
+"""The process that checks a data set: ``python -m abound.datasets.check FILE BYTES OPTIONS``.
 
 The process reads a file of the artifact store line by line, as a job would, and writes lines of JSON to standard
-output. COLUMNS is a ``TableColumns`` as JSON. While it reads, each second a line says which share of the bytes it has
-read: ``{"share": 0.25}``. The last line holds the counts, or one of these keys:
+output. OPTIONS is a ``ReadOptions`` as JSON. While it reads, each second a line says which share of the bytes it has
+read: ``{"share": 0.25}``. The last line holds the counts and the resolved ``options``, or one of these keys:
 
     error       the file is invalid; the message gives the number of the line
     too_large   the file has more than BYTES, decompressed, or too many names
@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.datasets.files import local_file, read_file
+from abound.datasets.files import local_file, read_file, resolve_file
 from abound.processes.kernel_cache import set_cache_dir
 from abound.processes.lifetime import end_with_parent
 from abound.processes.memory import limit_memory
@@ -37,8 +37,8 @@ from abound.store.client import Store, StoreParams
 from abound_core.config import ModelConfig
 from abound_core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, Malformed, StoreUnavailable, TooLarge
 from abound_core.instances.dense_vector import FIELD
+from abound_core.instances.read_options import ReadOptions
 from abound_core.instances.record import pack_labels, without_dense
-from abound_core.instances.tables import TableColumns
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary import Vocabulary
 from abound_core.instances.vocabulary_kernels import intern_vector
@@ -56,11 +56,11 @@ def counts(
     path: Path,
     plain_bytes: int,
     name_bytes: int = MAX_NAME_BYTES,
-    columns: TableColumns = TableColumns(),
+    options: ReadOptions = ReadOptions(),
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
     """Return the counts of a file. Raise TooLarge, or Malformed, whose message begins with ``line <number>``."""
-    vectorize = Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize
+    vectorizer = Vectorizer(ModelConfig(), DATASET_LIMITS)
     features, ids = (
         Vocabulary((secrets.randbits(64), secrets.randbits(64))),
         np.empty(DATASET_LIMITS.max_features, np.int32),
@@ -68,21 +68,21 @@ def counts(
     known: set[str] = set()
     n = labelled = learnable = nnz = assertions = named = dimension = 0
     try:
-        for instance in read_file(str(path), progress, plain_bytes, columns=columns):
+        for instance in read_file(str(path), progress, plain_bytes, options=options):
             try:
-                if instance.labels:
-                    pack_labels(instance.labels, DATASET_LIMITS)
+                if given := vectorizer.labels(instance.labels):
+                    pack_labels(given, DATASET_LIMITS)
                 dense = instance.dense
                 if dense is not None and len(dense) != (dimension := dimension or len(dense)):
                     raise InvalidInstance(f"{len(dense)} numbers; the first vector of the file has {dimension}", FIELD)
-                vector = without_dense(vectorize(instance.features, instance.text, dense))
+                vector = without_dense(vectorizer.vectorize(instance.features, instance.text, dense))
             except InvalidInstance as error:
-                field = columns.vector if error.field == FIELD and columns.vector else error.field
+                field = options.vector if error.field == FIELD and options.vector else error.field
                 raise Malformed(f"line {instance.line}: {field}: {error}") from error
             active = int.from_bytes(vector[:4], "little")
             features.make_room(active, len(vector) - 4 - 6 * active)
             intern_vector(features.arrays, vector, 0, ids[:active])
-            labels = set(instance.labels)
+            labels = set(given)
             named += sum(NAME_COST + len(label.encode()) for label in labels - known)
             known |= labels
             if named + features.n_bytes > name_bytes:
@@ -108,7 +108,7 @@ def counts(
     }
 
 
-async def check(name: str, plain_bytes: int, columns: TableColumns) -> dict[str, Any]:
+async def check(name: str, plain_bytes: int, options: ReadOptions) -> dict[str, Any]:
     """Return the counts of a file in the artifact store, or the reason why there are none."""
     settings = Settings.load()
     store = Store(settings.store_url(), settings.group(StoreParams))
@@ -116,7 +116,9 @@ async def check(name: str, plain_bytes: int, columns: TableColumns) -> dict[str,
         artifacts = ArtifactStore(settings.artifacts_location() or "")
         await artifacts.join(store)
         async with local_file(artifacts, name) as path:
-            return dict(counts(path, plain_bytes, columns=columns, progress=_reporter(path.stat().st_size)))
+            options = resolve_file(str(path), options)
+            found = counts(path, plain_bytes, options=options, progress=_reporter(path.stat().st_size))
+            return {**found, "options": msgspec.to_builtins(options)}
     except MemoryError:
         return {"too_large": "checking the file exceeds the memory limit; split the file"}
     except TooLarge as error:
@@ -146,8 +148,8 @@ def main() -> int:
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     set_cache_dir()
     limit_memory(MAX_EXTRA_BYTES)
-    columns = msgspec.json.decode(sys.argv[3], type=TableColumns)
-    json.dump(asyncio.run(check(sys.argv[1], int(sys.argv[2]), columns)), sys.stdout)
+    options = msgspec.json.decode(sys.argv[3], type=ReadOptions)
+    json.dump(asyncio.run(check(sys.argv[1], int(sys.argv[2]), options)), sys.stdout)
     return 0
 
 

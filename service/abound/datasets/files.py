@@ -1,10 +1,10 @@
 """Data set files: opened by name and read as a stream, in bounded memory.
 
-The extension gives the format and the compression (none, ``.gz`` or ``.zst``).
-``abound_core/instances/data_formats.py`` describes ``.txt``, ``.svm`` and ``.jsonl``.
-``abound_core/instances/tables.py`` describes the tables: ``.csv``, ``.tsv``, ``.parquet`` and ``.arrow``. Parquet and
-Arrow need pyarrow, and compress inside of the file. The name ``-`` is standard input, read as JSON lines. A name with
-``://`` is a URL for fsspec.
+The options, the suffix and the first lines give the format (``detection.py``), the suffix the compression (none,
+``.gz`` or ``.zst``). ``abound_core/instances/data_formats.py`` describes the formats of lines,
+``abound_core/instances/tables.py`` the tables: CSV, TSV, Parquet and Arrow. Parquet and Arrow need pyarrow, and
+compress inside of the file. The name ``-`` is standard input, read as JSON lines unless another format is named. A
+name with ``://`` is a URL for fsspec.
 
 ``local_file`` gives the file of an uploaded data set: the artifact itself, or a copy if it is not on this
 machine.
@@ -12,31 +12,37 @@ machine.
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import io
 import sys
 import tempfile
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, AnyStr, Literal, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.zstandard import zstd
+from abound.datasets.detection import SAMPLE_BYTES, WITH_COLUMNS, resolve
 from abound_core.errors import AboundError, Malformed, TooLarge
-from abound_core.instances.data_formats import DatasetInstance, Format, raise_error, read_instances
-from abound_core.instances.tables import TableColumns, read_batches, read_csv
+from abound_core.instances.data_formats import DatasetInstance, at_line, raise_error, read_instances
+from abound_core.instances.read_options import Format, ReadOptions
+from abound_core.instances.tables import CsvRows, read_batches, read_csv, read_records, resolve_batch
 
 MAX_LINE_BYTES = 16 * 2**20  # the service would accept no longer instance
 STANDARD_INPUT = "-"
 
-FileFormat = Format | Literal["csv", "tsv", "parquet", "arrow"]
 COLUMNAR = ("parquet", "arrow")
-FORMATS: tuple[FileFormat, ...] = (*get_args(Format), "csv", "tsv", "parquet", "arrow")
+FORMATS: tuple[Format, ...] = get_args(Format)
+OPENERS: dict[str, Callable[[Any], Any]] = {"gz": gzip.open, "zst": zstd.open}  # by suffix of compressed files
 
-SUFFIXES = ".jsonl, .csv, .tsv, .svm or .txt, optionally followed by .gz or .zst, or in .parquet or .arrow"
+SUFFIXES = ".jsonl, .json, .csv, .tsv, .svm or .txt, optionally followed by .gz or .zst, or in .parquet or .arrow"
 
 ARROW_FILE = b"ARROW1"  # start of the file format of Arrow; its stream format starts otherwise
 ROWS_PER_BATCH = 1024  # rows of a Parquet file that are decoded together
@@ -45,69 +51,88 @@ MAX_BATCH_BYTES = 2**28  # of a record batch: 1,024 rows of a Parquet file, or w
 LINES_PER_REPORT = 256  # between two calls of ``progress``
 
 
-class _Readable(Protocol):
-    def readline(self, size: int = -1, /) -> bytes: ...
+def format_of(name: str, given: Format | None = None) -> tuple[Format, str]:
+    """Return the format and compression (empty, ``gz`` or ``zst``) of a file's suffix; raise Malformed.
 
-
-def format_of(name: str) -> tuple[FileFormat, str]:
-    """Return the format and compression (empty, ``gz`` or ``zst``) of a file's extension; raise Malformed."""
+    ``given`` is the format that the caller names. The content decides between the formats of ``.txt`` and ``.json``.
+    """
     if name == STANDARD_INPUT:
-        return "jsonl", ""
-    stem, compression = Path(name).name, ""
-    for ending in ("gz", "zst"):
-        if stem.endswith(f".{ending}"):
-            stem, compression = stem.removesuffix(f".{ending}"), ending
-            break
-    for form in FORMATS:
-        if stem.endswith(f".{form}") and not (compression and form in COLUMNAR):
-            return form, compression
-    raise Malformed(f"{name}: cannot tell the format; the name must end in {SUFFIXES}")
-
-
-def check_columns(name: str, columns: TableColumns) -> None:
-    """Raise Malformed if the extension is unknown, or columns are named for a file that has none."""
-    form, _ = format_of(name)
-    if form == "jsonl":
-        columns = msgspec.structs.replace(columns, ignore=())
-    if columns != TableColumns() and form in get_args(Format):
+        return given or "jsonl", ""
+    stem, _, compression = Path(name).name.rpartition(".")
+    if compression not in OPENERS:
+        stem, compression = Path(name).name, ""
+    suffix = stem.rpartition(".")[2]
+    if given is None and suffix not in FORMATS:
         raise Malformed(
-            f"{shown_name(name)}: only CSV, TSV, Parquet and Arrow files have columns; leave the options of columns out"
+            f"{name}: cannot tell the format; name it ({', '.join(FORMATS)}), or end the name in {SUFFIXES}"
         )
+    form: Format = given or suffix  # type: ignore[assignment]
+    if compression and form in COLUMNAR:
+        raise Malformed(f"{name}: cannot tell the format; {form} files compress inside")
+    return form, compression
 
 
 def read_file(
     name: str,
     progress: Callable[[int], None] | None = None,
     plain_bytes: int | None = None,
-    on_bad: Callable[[Malformed], None] | None = None,
-    columns: TableColumns = TableColumns(),
+    on_bad: Callable[[Malformed], None] = raise_error,
+    options: ReadOptions = ReadOptions(),
 ) -> Iterator[DatasetInstance]:
     """Yield the instances of a file. Raise TooLarge, or Malformed with the name of the file and the line.
 
     ``progress`` is called with the number of bytes read, as stored on the disk; see :func:`size_of`. ``plain_bytes``
-    bounds all lines together, decompressed. ``on_bad`` is as for ``read_instances``. Of JSON lines, ``columns`` has the
-    fields to ignore.
+    bounds all lines together, decompressed. ``on_bad`` is as for ``read_instances``.
     """
-    form, compression = format_of(name)
     shown = shown_name(name)
-    with file_errors(name), _opened(name, compression) as (stream, position):
+    with file_errors(name), _opened(name, options) as (stream, position):
+        options = _resolved(stream, name, options)
         tell = None if progress is None else lambda: progress(position())
-        if form == "parquet" or form == "arrow":
-            batches = _batches(stream, form, tell, shown, plain_bytes)
-            yield from read_batches(batches, columns, shown, on_bad or raise_error)
-            return
-        lines = _lines(stream, tell, shown, plain_bytes)
-        if form == "csv" or form == "tsv":
-            yield from read_csv(lines, columns, shown, on_bad or raise_error, tabs=form == "tsv")
+        if options.format == "parquet" or options.format == "arrow":
+            batches = _batches(stream, options.format, tell, shown, plain_bytes)
+            yield from read_batches(batches, options, shown, on_bad)
+        elif options.format == "csv" or options.format == "tsv":
+            yield from read_csv(_texts(stream, options, tell, shown, plain_bytes), options, shown, on_bad)
         else:
-            yield from read_instances(lines, form, shown, on_bad, columns.ignore)
+            lines = _plain_lines(stream, options, tell, shown, plain_bytes)
+            lines = _elements(lines, shown) if options.format == "json" else lines
+            by_roles = options.format in WITH_COLUMNS and (options.roles or options.label_separator)
+            yield from (read_records if by_roles else read_instances)(lines, options, shown, on_bad)
 
 
-def read_lines(name: str) -> Iterator[bytes]:
-    """Yield the lines of a file of text, decompressed. Raises Malformed as ``read_file`` does."""
-    _, compression = format_of(name)
-    with file_errors(name), _opened(name, compression) as (stream, _):
-        yield from _lines(stream, None, shown_name(name), None)
+def resolve_file(name: str, options: ReadOptions) -> ReadOptions:
+    """Return the options with what the first lines of a file tell. Raises Malformed."""
+    with file_errors(name), _opened(name, options) as (stream, _):
+        return _resolved(stream, name, options)
+
+
+def read_table(name: str, options: ReadOptions) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines and cells of a CSV or TSV file, of which the first line may be the header. Raises Malformed."""
+    with file_errors(name), _opened(name, options) as (stream, _):
+        rows = CsvRows(_texts(stream, options, None, shown_name(name), None), options)
+        try:
+            yield from ((rows.line, cells) for cells in rows if cells)
+        except Malformed as error:
+            raise at_line(shown_name(name), rows.line, error) from error
+
+
+def read_lines(name: str, options: ReadOptions) -> Iterator[bytes]:
+    """Yield the lines of a file of text, decompressed and in UTF-8. Raises Malformed as ``read_file`` does."""
+    with file_errors(name), _opened(name, options) as (stream, _):
+        yield from _plain_lines(stream, options, None, shown_name(name), None)
+
+
+def _resolved(stream: Any, name: str, options: ReadOptions) -> ReadOptions:
+    if options.is_resolved:
+        return options
+    form, _ = format_of(name, options.format)
+    if form != "parquet" and form != "arrow":
+        return resolve(stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES], form, shown_name(name), options)
+    options = replace(options, format=form, is_resolved=True)
+    for batch in islice(_batches(stream, form, None, shown_name(name), None), len(options.label) > 1):
+        options = resolve_batch(batch, options)
+    stream.seek(0)
+    return options
 
 
 @contextmanager
@@ -153,22 +178,20 @@ def size_of(name: str) -> int | None:
 
 
 @contextmanager
-def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[], int]]]:
+def _opened(name: str, options: ReadOptions) -> Iterator[tuple[Any, Callable[[], int]]]:
     """Open a file; yield its decompressed bytes, and a function that returns the position in the file."""
     if name == STANDARD_INPUT:
         # Not sys.stdin itself: a thread blocked in it would keep the interpreter from exiting.
-        with open(sys.stdin.fileno(), "rb", closefd=False) as piped:
+        with open(sys.stdin.fileno(), "rb", SAMPLE_BYTES, closefd=False) as piped:
             yield piped, int
         return
+    form, compression = format_of(name, options.format)
     with open_stored(name) as raw:
-        if compression == "gz":
-            with gzip.open(raw, "rb") as plain:
-                yield plain, raw.tell
-        elif compression == "zst":
-            with zstd.open(raw, "rb") as plain:
-                yield plain, raw.tell
-        else:
+        if form in COLUMNAR:
             yield raw, raw.tell
+        else:
+            plain = OPENERS[compression](raw) if compression else raw
+            yield io.BufferedReader(plain, SAMPLE_BYTES), raw.tell
 
 
 def open_stored(name: str) -> AbstractContextManager[Any]:
@@ -181,9 +204,11 @@ def open_stored(name: str) -> AbstractContextManager[Any]:
     return opened
 
 
-def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain_bytes: int | None) -> Iterator[bytes]:
+def _lines(
+    readline: Callable[[int], AnyStr], tell: Callable[[], None] | None, shown: str, plain_bytes: int | None
+) -> Iterator[AnyStr]:
     number = size = 0
-    while line := stream.readline(MAX_LINE_BYTES + 1):
+    while line := readline(MAX_LINE_BYTES + 1):
         number += 1
         size += len(line)
         if plain_bytes is not None and size > plain_bytes:
@@ -193,6 +218,29 @@ def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain
         if tell is not None and number % LINES_PER_REPORT == 0:
             tell()
         yield line
+
+
+def _texts(stream: Any, options: ReadOptions, *how: Any) -> Iterator[str]:
+    # Without translation of line ends, so that a carriage return alone ends a line, and one in quotes stays.
+    with io.TextIOWrapper(stream, options.encoding or "utf-8", errors="surrogateescape", newline="") as text:
+        lines = _lines(text.readline, *how)
+        yield from (line.removeprefix("\ufeff") for line in islice(lines, 1))
+        yield from lines
+
+
+def _plain_lines(stream: Any, options: ReadOptions, *how: Any) -> Iterator[bytes]:
+    if options.encoding in (None, "utf-8"):
+        return _lines(stream.readline, *how)
+    return (line.encode(errors="surrogateescape") for line in _texts(stream, options, *how))
+
+
+def _elements(lines: Iterator[bytes], shown: str) -> Iterator[bytes]:
+    """Yield the elements of a JSON array, which is held in memory."""
+    try:
+        whole = b"".join(lines).removeprefix(codecs.BOM_UTF8)
+        yield from map(bytes, msgspec.json.decode(whole, type=list[msgspec.Raw]))
+    except msgspec.DecodeError as error:
+        raise Malformed(f"{shown}: not an array in JSON: {error}") from error
 
 
 def _batches(

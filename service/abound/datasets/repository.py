@@ -44,7 +44,7 @@ from abound_core.errors import (
     UnknownDataset,
 )
 from abound_core.instances.data_formats import DatasetInstance
-from abound_core.instances.tables import TableColumns
+from abound_core.instances.read_options import ReadOptions
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +106,7 @@ class DatasetParams:
 class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a data set; ``file`` is its name in the artifact store.
 
-    ``columns`` are the roles of a table's columns.
+    ``options`` are those of reading the file, with what was guessed.
     """
 
     name: str
@@ -121,7 +121,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     nnz: Annotated[int, Meta(ge=0, description="Total active features of all instances.")]
     assertions: Annotated[int, Meta(ge=0, description="Total labels of all instances.")]
     created: Annotated[float, Meta(description="Seconds since 1970.")]
-    columns: TableColumns = TableColumns()
+    options: ReadOptions = ReadOptions()
 
     @property
     def upload(self) -> str:
@@ -163,7 +163,7 @@ class DatasetRepository:
         pieces: AsyncIterator[bytes],
         environment: dict[str, str],
         client_left: Callable[[], Coroutine[Any, Any, None]],
-        columns: TableColumns = TableColumns(),
+        options: ReadOptions = ReadOptions(),
     ) -> tuple[DatasetCard, bool]:
         """Store a file as a data set, replacing the one of this name. Return it, and whether the name is new.
 
@@ -173,7 +173,7 @@ class DatasetRepository:
         Raises InvalidInstance, with the number of an invalid line, TooLarge for the file, and Conflict for all data
         sets.
         """
-        form, compression = format_of(filename)
+        form, compression = format_of(filename, options.format)
         if name in RESERVED:
             raise InvalidInstance(f"name: {name} is reserved; choose another name", "name")
         if self._checking >= MAX_CHECKS:
@@ -187,7 +187,8 @@ class DatasetRepository:
                     # Under a new name, as it arrives: its size is bounded, and it is not held in memory.
                     size = await self._stored(artifacts, file, pieces)
                     # Another process reads it line by line, as a job would, and refuses an invalid file.
-                    counts = await self._counts(name, file, columns, environment, client_left)
+                    counts = await self._counts(name, file, options, environment, client_left)
+                    options = msgspec.convert(counts.pop("options"), ReadOptions)
                     created = await self._store.now()
                 except BaseException:
                     await artifacts.delete(file)
@@ -195,11 +196,11 @@ class DatasetRepository:
                 card = DatasetCard(
                     name=name,
                     file=file,
-                    format=form,
+                    format=options.format or form,
                     compression=compression,
                     bytes=size,
                     created=created,
-                    columns=columns,
+                    options=options,
                     **counts,
                 )
                 try:
@@ -221,21 +222,21 @@ class DatasetRepository:
         Raises TooLarge for a Parquet or Arrow file that would have to be copied here, of over ``MAX_BATCH_BYTES``.
         """
         card = await self.get(name)
-        if card.format in COLUMNAR:  # their schema may be at the end
+        if card.format in (*COLUMNAR, "json"):  # the schema may be at the end, and an array is read as a whole
             if card.bytes > MAX_BATCH_BYTES and artifacts.path(card.file) is None:
                 raise TooLarge(
                     f"{name} has {card.bytes:,} bytes and is in a remote artifact store; rows of {card.format} files "
                     f"are shown up to {MAX_BATCH_BYTES:,} bytes there"
                 )
             async with local_file(artifacts, card.file) as path:
-                return await asyncio.to_thread(_first_instances, path, card.columns, n, MAX_BATCH_BYTES)
+                return await asyncio.to_thread(_first_instances, path, card.options, n, MAX_BATCH_BYTES)
         piece = await anext(artifacts.pieces(card.file, HEAD_BYTES), b"")
         if len(piece) < card.bytes and not card.compression:
             piece = piece[: piece.rfind(b"\n") + 1]
         with tempfile.TemporaryDirectory(prefix="abound-") as directory:
             path = Path(directory) / card.file.rpartition("/")[2]
             path.write_bytes(piece)
-            return await asyncio.to_thread(_first_instances, path, card.columns, n, SHOWN_BYTES)
+            return await asyncio.to_thread(_first_instances, path, card.options, n, SHOWN_BYTES)
 
     async def delete(self, artifacts: ArtifactStore, name: str) -> None:
         card = await self.get(name)
@@ -272,18 +273,18 @@ class DatasetRepository:
         self,
         name: str,
         file: str,
-        columns: TableColumns,
+        options: ReadOptions,
         environment: dict[str, str],
         client_left: Callable[[], Coroutine[Any, Any, None]],
-    ) -> dict[str, int]:
-        """Check a file in another process, and return its counts. Report the share that was read."""
+    ) -> dict[str, Any]:
+        """Check a file in another process, and return its counts and options. Report the share that was read."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "abound.datasets.check",
             file,
             str(MAX_EXPANSION * self._params.max_bytes),
-            msgspec.json.encode(columns).decode(),
+            msgspec.json.encode(options).decode(),
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -342,12 +343,12 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         process.kill()
 
 
-def _first_instances(path: Path, columns: TableColumns, n: int, plain_bytes: int) -> list[DatasetInstance]:
+def _first_instances(path: Path, options: ReadOptions, n: int, plain_bytes: int) -> list[DatasetInstance]:
     """Return up to ``n`` instances of a file, or of the beginning of one, and at most ``SHOWN_BYTES`` of them."""
     found: list[DatasetInstance] = []
     room = SHOWN_BYTES
     with contextlib.suppress(Malformed, TooLarge):  # the beginning may end within a line
-        for instance in islice(read_file(str(path), plain_bytes=plain_bytes, columns=columns), n):
+        for instance in islice(read_file(str(path), plain_bytes=plain_bytes, options=options), n):
             room -= len(instance.to_json())
             if room < 0:
                 break

@@ -144,10 +144,10 @@ def _below(read: Matrices, pairs: tuple[tuple[str, str], ...]) -> Matrices:
 def _read(
     train: Iterable[DatasetInstance], test: Iterable[DatasetInstance], trial: BatchEvaluation
 ) -> tuple[Matrices, Matrices]:
-    vectorize = Vectorizer(trial.config, DATASET_LIMITS).vectorize
+    vectorizer = Vectorizer(trial.config, DATASET_LIMITS)
     secret = (secrets.randbits(64), secrets.randbits(64))
-    read = gather(train, vectorize, DATASET_LIMITS, secret)
-    other = gather(test, vectorize, DATASET_LIMITS, secret, like=read)
+    read = gather(train, vectorizer, DATASET_LIMITS, secret)
+    other = gather(test, vectorizer, DATASET_LIMITS, secret, like=read)
     if other.X.shape[0] and not np.any(other.label_sets.sizes):
         raise InvalidInstance("no test instance has a label", "data")
     return read, other

@@ -46,7 +46,7 @@ def evaluate(
     clock = time.perf_counter
     started = clock()
     vectorizer = Vectorizer(config, DATASET_LIMITS)
-    train = vectorize_all(train_instances, vectorizer.vectorize, DATASET_LIMITS)
+    train = vectorize_all(train_instances, vectorizer, DATASET_LIMITS)
     if len(train) and not len(train.learnable):
         raise InvalidInstance(
             "no instance has both a label and an active feature"
@@ -54,7 +54,7 @@ def evaluate(
             else "no instance has a label",
             "data",
         )
-    test = vectorize_all(test_instances, vectorizer.vectorize, DATASET_LIMITS)
+    test = vectorize_all(test_instances, vectorizer, DATASET_LIMITS)
     if len(test) and not np.any(test.labels.sizes):
         raise InvalidInstance("no test instance has a label", "data")
     read = clock()
@@ -74,7 +74,7 @@ def evaluate(
         "instances": {"train": len(train), "test": len(test)},
         "learned": len(train.learnable),
         "features": len(live.features),
-        "classes": len(live.labels),
+        "classes": live.n_classes,
         "digest": live.digest(),
         **calibration,
     }

@@ -279,14 +279,14 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
 
 def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progress) -> Matrices:
     def instances() -> Iterator[DatasetInstance]:
-        for at, instance in enumerate(read_file(str(path), columns=card.columns)):
+        for at, instance in enumerate(read_file(str(path), options=card.options)):
             if at % READ_AT_ONCE == 0:
                 progress("reading the data set", min(1.0, at / max(1, card.instances)))
             yield instance
 
     try:
-        vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
-        return gather.gather(instances(), vectorize, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
+        vectorizer = Vectorizer(config, DATASET_LIMITS)
+        return gather.gather(instances(), vectorizer, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 

@@ -101,6 +101,7 @@ async def refit(context: JobContext, params: RefitParams, progress: Progress) ->
             before.live.config,
             before.live.n_learned,
             lambda stage, done: progress(stage, 0.05 + 0.7 * min(1.0, done)),
+            before.live if live is None else None,  # what a base has learned has the names of then
         )
         refitting.refuse_unchangeable(params)
         chosen = await refitting.choose(params)

@@ -55,11 +55,12 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
     contents = await History(store, artifacts, keys).manifest()
     base = None if contents is None else contents.base
     after, outcomes = START, OutcomeReplay()
+    gathering = MatrixBuilder(new_secret(), dense_bytes=MAX_DENSE_BYTES)
     if base is not None:
         live = await state_files.load(artifacts, keys, base.index, base.digest, Limits())
         after, outcomes = base.position.offset, OutcomeReplay(live.receipts)
+        gathering.follow(live.labels, live.changes)
     await context.range(None if after == START else after, until)
-    gathering = MatrixBuilder(new_secret(), dense_bytes=MAX_DENSE_BYTES)
     reading = full_log.read_entries(store, artifacts, keys, after, until, params=context.settings.group(LogParams))
     # Repeats and forgotten events are left out. Of a record only the ids and values of its features and labels are
     # kept.

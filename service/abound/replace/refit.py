@@ -140,15 +140,17 @@ class Refit:
         config: ModelConfig,
         n_learned: int,
         tell: ReportProgress,
+        named: LiveModel | None = None,
     ) -> None:
         """Refit the events that ``read`` yields, on top of the state ``base``, which has learned those up to ``after``.
 
-        ``n_learned``: the instances that the model has learned.
+        ``n_learned``: the instances that the model has learned. ``named``: as of ``Refitter``.
         """
         self._read = read
         self._base = None if base is None else (base.meta(), base.to_arrays())
         self._n_base = 0 if base is None else base.n_learned
         self._after = after
+        self._named = named
         self._config = config
         self._n_learned = n_learned
         self._n_events = n_learned  # instances in the events, without those in the state at the beginning
@@ -179,7 +181,7 @@ class Refit:
         for number, setting in enumerate(tried, start=1):
             live = self._beginning(setting)
             n_held = min(int(self._n_events * params.held_out), params.most_held_out)
-            fitting = Refitter(live, self._n_events - n_held)
+            fitting = Refitter(live, self._n_events - n_held, self._named)
             for n_passes in range(1, params.passes + 1):
                 stage = f"trying setting {number} of {len(tried)}, pass {n_passes}"
                 held = await self._pass(fitting, stage)
@@ -194,11 +196,13 @@ class Refit:
         return best
 
     async def fit(self, setting: dict[str, Any], passes: int) -> LiveModel:
-        fitting = Refitter(self._beginning(setting))
+        fitting = Refitter(self._beginning(setting), named=self._named)
         self._of = max(self._of, self._work + passes)
         for n_passes in range(1, passes + 1):
             await self._pass(fitting, f"fitting, pass {n_passes} of {passes}")
             fitting.next_pass()
+        if self._named is not None and self._named.changes:
+            fitting.live.adopt_changes(self._named)
         return fitting.live
 
     def _beginning(self, setting: dict[str, Any]) -> LiveModel:

@@ -230,7 +230,7 @@ class Replica:
             figures[name] = {
                 "learned": live.n_learned,
                 "features": len(live.features),
-                "classes": len(live.labels),
+                "classes": live.n_classes,
                 "connections": live.index.n_connections,
                 "memory": live.n_bytes + model.n_loaded_bytes + model.n_coming_bytes,
                 "lag": model.lag or 0,

@@ -82,18 +82,23 @@ async def learn(
 
     Before each pause, ``passed`` is called with the number of applied positions.
     """
-    if live.is_crowded:
-        await enlarge(live)
     applying = live.begin(event.records, event.n, event.units, at)
     slice_events = max(1, min(slice_events, SLICE_BYTES * event.n // max(1, len(event.records))))
-    applying.step(slice_events)
+    await step(live, applying, slice_events)
     while not applying.done:
         passed(applying.n_done)
         await asyncio.sleep(0)
-        if live.is_crowded:
-            await enlarge(live)
-        applying.step(slice_events)
+        await step(live, applying, slice_events)
     return applying
+
+
+async def step(live: LiveModel, applying: EntryApplication, limit: int) -> None:
+    """Apply a slice. What would take long is done in a thread; nothing may change the state meanwhile."""
+    if live.is_crowded:
+        live.replace_tables(await asyncio.to_thread(live.enlarged))
+    applying.step(limit)
+    if applying.waits:
+        await asyncio.to_thread(live.prepare)
 
 
 async def configure(live: LiveModel, event: ConfigureEvent) -> None:
@@ -102,11 +107,6 @@ async def configure(live: LiveModel, event: ConfigureEvent) -> None:
         live.configure(event.changes)
     except InvalidInstance as error:
         raise Corrupted(f"it changes the configuration to an invalid one: {error}") from error
-
-
-async def enlarge(live: LiveModel) -> None:
-    """Build larger tables in a thread. Nothing may change the state meanwhile."""
-    live.replace_tables(await asyncio.to_thread(live.enlarged))
 
 
 class ReplicatedModel:

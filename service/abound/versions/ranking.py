@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.versions.versions import LoadedVersion
-from abound_core.types import Offset
+from abound_core.model.label_changes import Renamed
+from abound_core.types import START, Offset
 
 MOST_SCORES = 2**20  # held at once, approximately; longer lists of instances are ranked in batches
 
@@ -28,10 +29,12 @@ class RankingRequest(NamedTuple):
     exclude: Collection[str] | None
     threshold: float | None
     offset: Offset  # that the answer names
+    renamed: Renamed  # since the version was fitted
 
     def can_batch_with(self, other: RankingRequest) -> bool:
-        alike = self.include is other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
-        return alike and self.loaded is other.loaded and self.k == other.k
+        alike = self.include == other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
+        same = self.loaded is other.loaded and self.renamed is other.renamed
+        return alike and same and self.k == other.k
 
 
 def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:
@@ -54,12 +57,13 @@ def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:
 
 def _by_version(asked: Sequence[RankingRequest]) -> list[Labels]:
     one = asked[0]
-    labels = one.loaded.fitted.labels
-    allowed = _allowed(labels, one.include, one.exclude)
+    labels, n_hidden = one.renamed.present(one.loaded.fitted.labels)
+    allowed = _allowed(labels, one.renamed, one.include, one.exclude)
     if one.include is not None:
         deepest = len(labels)  # the included labels may have any rank
     else:
-        deepest = min(len(labels), one.k + (0 if allowed is None else int(np.count_nonzero(~allowed))))
+        n_hidden += 0 if allowed is None else int(np.count_nonzero(~allowed))
+        deepest = min(len(labels), one.k + n_hidden)
     at_once = max(1, MOST_SCORES // max(1, deepest))
     ranked: list[Labels] = []
     for first in range(0, len(asked), at_once):
@@ -70,17 +74,33 @@ def _by_version(asked: Sequence[RankingRequest]) -> list[Labels]:
             if allowed is not None:
                 kept = allowed[ids]
                 ids, scores = ids[kept], scores[kept]
-            ids, scores = ids[: one.k], scores[: one.k]
-            ranked.append([(labels[i], score) for i, score in zip(ids.tolist(), scores.tolist(), strict=True)])
+            found: dict[str, float] = {}
+            for i, score in zip(ids.tolist(), scores.tolist(), strict=True):
+                if (label := labels[i]) is not None:
+                    found.setdefault(label, score)
+                if len(found) == one.k:
+                    break
+            ranked.append(list(found.items()))
     return ranked
 
 
 def _allowed(
-    labels: list[str], include: Collection[str] | None, exclude: Collection[str] | None
+    labels: Sequence[str | None], renamed: Renamed, include: Collection[str] | None, exclude: Collection[str] | None
 ) -> npt.NDArray[np.bool_] | None:
     """Return which labels may be ranked, shape (L,); None: all of them."""
     if include is None and not exclude:
         return None
-    wanted = None if include is None else set(include)
-    unwanted = set(exclude or ())
+    wanted = None if include is None else {renamed.get(label, label) for label in include}
+    unwanted = {renamed.get(label, label) for label in exclude or ()}
     return np.array([(wanted is None or label in wanted) and label not in unwanted for label in labels], np.bool_)
+
+
+def fitted_until(loaded: LoadedVersion) -> Offset:
+    """Return the last offset that a version was fitted on. It must not be scored on instances up to there."""
+    until = (loaded.card.data_range or {}).get("until")
+    return START if until is None else Offset.parse(until)
+
+
+def named_at(loaded: LoadedVersion) -> Offset:
+    """Return the offset whose names of labels a version has: the end of its data, or that of its fit on a data set."""
+    return fitted_until(loaded) if loaded.card.data_range else Offset.parse(loaded.card.offset)

@@ -4,10 +4,17 @@ import { announce, breakable, card, confirmed, empty, field, fill, h, refill, ta
 import { ask, get, part, upload } from "./api.js";
 import { bytes, count, counted, legible, when } from "./format.js";
 
-const FORMATS = "JSON lines (.jsonl), a table (.csv, .tsv), svmlight (.svm) or Extreme Classification text (.txt), with .gz or .zst too; Parquet or Arrow (.parquet, .arrow).";
-const NAMED = /\.((txt|svm|jsonl|csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
-const TABLE = /\.((csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
-const LINES = /\.jsonl(\.(gz|zst))?$/;
+const FORMATS = "JSON lines (.jsonl), JSON (.json), a table (.csv, .tsv), svmlight (.svm) or text (.txt: Extreme Classification, fastText, Vowpal Wabbit), with .gz or .zst too; Parquet or Arrow (.parquet, .arrow).";
+const NAMED = /\.((txt|svm|json|jsonl|csv|tsv|fasttext|vw)(\.(gz|zst))?|parquet|arrow)$/;
+/** Choices of the options of reading a file; the empty one is to guess. */
+const CHOICES = {
+  format: ["jsonl", "json", "csv", "tsv", "parquet", "arrow", "svm", "txt", "fasttext", "vw"],
+  delimiter: [",", ";", "tab", "|"],
+  quote: ['"', "'", "none"],
+  header: ["true", "false"],
+  encoding: ["utf-8", "cp1252", "cp1250", "cp1251", "utf-16"],
+  decimal: [".", ","],
+};
 const CUT = 200;
 const CHECK_MS = 1000;
 
@@ -23,22 +30,32 @@ let underWay = null;
 export function show(root, { signal, problem, refused }) {
   const file = h("input", { type: "file", required: true });
   const name = h("input", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", maxlength: "64", autocomplete: "off" });
-  const columns = { text: h("input", { type: "text" }), label: h("input", { type: "text" }), label_separator: h("input", { type: "text", maxlength: "64" }), vector: h("input", { type: "text" }) };
-  const ignored = h("input", { type: "text" });
-  const ofTable = h(
-    "div",
-    { class: "fields" },
-    field("Text", columns.text, "Columns of the text, separated by commas. Empty: “text”."),
-    field("Label", columns.label, "Column of the labels. Empty: “labels” or “label”."),
-    field("Label separator", columns.label_separator, "Such as “|”. Empty: a cell is one label."),
-    field("Vector", columns.vector, "Column of the vectors, lists of numbers. Empty: “vector”. All other columns are features."),
-  );
-  const roles = h(
+  const roles = Object.fromEntries(["text", "label", "category", "number", "date", "ignore"].map((key) => [key, h("input", { type: "text" })]));
+  const single = { label_separator: h("input", { type: "text", maxlength: "64" }), vector: h("input", { type: "text" }), skip_rows: h("input", { type: "number", min: "0", max: "10000" }) };
+  for (const [key, choices] of Object.entries(CHOICES)) single[key] = h("select", {}, h("option", { value: "" }, "Guess"), ...choices.map((one) => h("option", { value: one }, one)));
+  const options = h(
     "details",
-    { hidden: true },
-    h("summary", {}, "Columns and fields"),
-    ofTable,
-    field("Left out", ignored, "Names, separated by commas; “*” for all columns and fields without a role."),
+    {},
+    h("summary", {}, "Columns and reading"),
+    h(
+      "div",
+      { class: "fields" },
+      field("Text", roles.text, "Columns of the text, separated by commas. Empty: “text”."),
+      field("Label", roles.label, "Columns of the labels. Empty: “labels” or “label”. Of several, those of 0 and 1 are labels by their name."),
+      field("Label separator", single.label_separator, "Such as “|”. Empty: a cell is one label."),
+      field("Categories", roles.category, "Columns whose numbers are codes."),
+      field("Numbers", roles.number, "Columns of numbers such as 1.234,50 €."),
+      field("Dates", roles.date, "Columns of dates."),
+      field("Vector", single.vector, "Column of the vectors, lists of numbers. Empty: “vector”. All other columns are features."),
+      field("Left out", roles.ignore, "“*” for all columns and fields without a role."),
+      field("Format", single.format, "Empty: by the name of the file and its first line."),
+      field("Delimiter", single.delimiter, "Of the cells of a CSV file."),
+      field("Quotes", single.quote, "Of the cells."),
+      field("Header", single.header, "Whether the first line names the columns; else they are 1, 2, …"),
+      field("Lines before the table", single.skip_rows, "Empty: guessed."),
+      field("Encoding", single.encoding, "Of the file."),
+      field("Decimal sign", single.decimal, "Of numbers."),
+    ),
   );
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }), rows: h("div", { class: "stack" }), send: h("button", { class: "primary" }, "Upload"), stop: h("button", { type: "button", hidden: true }, "Stop") };
   const newSet = card(
@@ -47,7 +64,7 @@ export function show(root, { signal, problem, refused }) {
       "form",
       { class: "fields", onsubmit: send },
       field("File", file, FORMATS),
-      roles,
+      options,
       field("Name", name, "Letters, digits, “_”, “.” and “-”."),
       h("div", { class: "row all" }, parts.send, parts.stop),
     ),
@@ -58,8 +75,6 @@ export function show(root, { signal, problem, refused }) {
   name.addEventListener("input", () => { typed = name.value !== ""; });
   file.addEventListener("change", () => {
     const given = file.files[0]?.name;
-    ofTable.hidden = !TABLE.test(given ?? "");
-    roles.hidden = ofTable.hidden && !LINES.test(given ?? "");
     if (given && !typed) name.value = given.replace(NAMED, "").replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
   });
   newSet.hidden = Boolean(refused);
@@ -125,7 +140,7 @@ export function show(root, { signal, problem, refused }) {
   async function send(event) {
     event.preventDefault();
     const [chosen] = file.files;
-    if (!NAMED.test(chosen.name)) {
+    if (!NAMED.test(chosen.name) && !single.format.value) {
       fill(parts.said, h("p", { class: "worry" }, `This kind of file cannot be read: ${chosen.name}. It must be ${FORMATS}`));
       return;
     }
@@ -133,10 +148,10 @@ export function show(root, { signal, problem, refused }) {
     const stop = new AbortController();
     const progress = h("progress", { max: "1", value: "0", "aria-label": "Uploaded" });
     const note = h("p", { class: "hint" }, "0 %");
-    const roleOf = ([key, input]) => (key === "text" ? listed(input.value) : [input.value].filter(Boolean)).map((one) => [key, one]);
-    const named = ofTable.hidden ? [] : Object.entries(columns).flatMap(roleOf);
-    const left = roles.hidden ? [] : listed(ignored.value).map((one) => ["ignore", one]);
-    const query = new URLSearchParams([["filename", chosen.name], ...named, ...left]);
+    const several = Object.entries(roles).flatMap(([key, input]) => listed(input.value).map((one) => [key, one]));
+    const given = Object.entries(single).map(([key, input]) => [key, input.value]).filter(([, value]) => value);
+    const suffix = /(\.(gz|zst))?$/.exec(chosen.name)[0];
+    const query = new URLSearchParams([["filename", single.format.value ? `data.${single.format.value}${suffix}` : chosen.name], ...several, ...given]);
     let isSent = false;
     const ended = upload(`datasets/${part(called)}?${query}`, chosen, (share) => {
       progress.value = share;

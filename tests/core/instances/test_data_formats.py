@@ -1,4 +1,4 @@
-"""Lines of the three formats, right and wrong."""
+"""Lines of the formats, right and wrong."""
 
 import json
 import re
@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound_core.errors import Malformed
-from abound_core.instances.data_formats import DatasetInstance, Format, read_instances
+from abound_core.instances.data_formats import DatasetInstance, read_instances
+from abound_core.instances.read_options import Format, ReadOptions
 
 
 def read(form: Format, *lines: str) -> list[DatasetInstance]:
-    return list(read_instances([line.encode() for line in lines], form))
+    return list(read_instances([line.encode() for line in lines], ReadOptions(format=form)))
 
 
 NESTED = b"[" * 20_000 + b"]" * 20_000
@@ -71,16 +72,15 @@ def test_json_lines():
         (b"[]", "line 1: not an instance in JSON"),
         (b'{"labels": ["a"]}', "line 1: an instance needs text, features or a vector"),
         (b'{"features": null}', "line 1: an instance needs text, features or a vector"),
-        (b'{"text": "a", "labels": [1.5]}', "labels"),
-        (b'{"text": "a", "labels": "b"}', "labels"),
-        (b'{"features": {"\xff": 1}}', "line 1: not an instance in JSON"),
+        (b'{"text": "a", "labels": [true]}', "labels"),
+        (b'{"features": {"\xff": 1}}', "line 1: not UTF-8; name the encoding of the file"),
         (b'{"text": "a", "features": {"a": %b}}' % NESTED, "line 1: not an instance in JSON: it is nested too deeply"),
         (b'{"text": "a", "passed over": %b}' % NESTED, "line 1: not an instance in JSON: it is nested too deeply"),
     ],
 )
 def test_damaged_json_lines(line, message):
     with pytest.raises(Malformed, match=message):
-        list(read_instances([line], "jsonl"))
+        list(read_instances([line], ReadOptions()))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_damaged_json_lines(line, message):
     ids=["feedback", "null", "key", "features", "ignored", "bare"],
 )
 def test_what_json_lines_have_is_written_again(line, written, is_labelled):
-    [one] = read_instances([b"\xef\xbb\xbf" + json.dumps({"text": '"'} | line).encode()], "jsonl")
+    [one] = read_instances([b"\xef\xbb\xbf" + json.dumps({"text": '"'} | line).encode()], ReadOptions())
     assert one.is_labelled == is_labelled
     expected = {name: value for name, value in ({"text": '"'} | line | written).items() if value is not ...}
     assert json.loads(one.to_json()) == expected
@@ -111,22 +111,58 @@ def test_wrong_feedback_in_json_lines():
         (b'{"text": "a", "labels": ["b"], "weight": "2"}', "weight"),
     ):
         with pytest.raises(Malformed, match=re.escape(message)):
-            list(read_instances([wrong], "jsonl"))
+            list(read_instances([wrong], ReadOptions()))
 
 
 def test_unknown_fields_of_json_lines():
     line = b'{"text": "wheat", "labels": ["grain"], "id": 7, "date": null}'
     with pytest.raises(
-        Malformed, match=r"line 1: unknown field 'id'; .*; to leave others out, ignore id, date, or \* for"
+        Malformed, match=r"line 1: unknown field 'id'; .*, as text and label, or ignore id, date, or \* for"
     ):
-        list(read_instances([line], "jsonl"))
+        list(read_instances([line], ReadOptions()))
     with pytest.raises(Malformed, match=r"line 1: unknown field 'date'"):
-        list(read_instances([line], "jsonl", ignore=("id",)))
+        list(read_instances([line], ReadOptions(ignore=("id",))))
     for ignore in (("id", "date"), ("*",)):
-        [one] = read_instances([line], "jsonl", ignore=ignore)
+        [one] = read_instances([line], ReadOptions(ignore=ignore))
         assert (one.text, one.labels) == ("wheat", ("grain",))
-        with pytest.raises(Malformed, match="unknown field 'label'; did you mean 'labels'"):
-            list(read_instances([b'{"text": "wheat", "label": "grain", "id": 7}'], "jsonl", ignore=ignore))
+        with pytest.raises(Malformed, match="unknown field 'labls'; did you mean 'labels'"):
+            list(read_instances([b'{"text": "wheat", "labls": "grain", "id": 7}'], ReadOptions(ignore=ignore)))
+
+
+def test_one_label_may_be_a_string():
+    lines = [b'{"text": "a", "labels": "b"}', b'{"text": "a", "label": "b"}', b'{"text": "a", "label": ["b", 7]}']
+    assert [one.labels for one in read_instances(lines, ReadOptions())] == [("b",), ("b",), ("b", "7")]
+
+
+def test_fasttext():
+    one, other = read("fasttext", "__label__sauce __label__cheese how much starch\n", "\n", "no __label__ here\n")
+    assert (one.labels, one.text) == (("sauce", "cheese"), "how much starch")
+    assert (other.labels, other.text, other.line) == ((), "no __label__ here", 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "labels", "text", "features", "weight"),
+    [
+        ("1 |text how do I", ("1",), "how do I", None, 1),
+        ("a,b 2.5 'tag7|title goal |body the end:0.5", ("a", "b"), {"title": "goal", "body": "the"}, {"end": 0.5}, 2.5),
+        ("| price:.5 a:b", (), "a:b", {"price": 0.5}, 1),
+    ],
+    ids=["class", "all parts", "no label"],
+)  # fmt: skip
+def test_vowpal_wabbit(line, labels, text, features, weight):
+    [one] = read("vw", line)
+    assert (one.labels, one.text, one.features and json.loads(one.features), one.weight) == (
+        labels,
+        text,
+        features,
+        weight,
+    )
+
+
+@pytest.mark.parametrize("line", ["no bar", "1:0.5 2:1 | cost sensitive", "1 x | a"])
+def test_other_lines_of_vowpal_wabbit_are_refused(line):
+    with pytest.raises(Malformed, match="line 1: "):
+        read("vw", line)
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.floats(allow_nan=False, allow_infinity=False)), max_size=5))

@@ -10,6 +10,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from abound_core.config import AnalyzerConfig, ModelConfig
 from abound_core.instances import text_analyzer
+from abound_core.instances.html_text import text_of
 from abound_core.instances.record import pack_labels
 from abound_core.instances.text_analyzer import Analyzer
 from abound_core.limits import Limits
@@ -170,7 +171,9 @@ STREAM = [
     ("update", "digest"), [("fsu", "cd7723e02800b047209bd074545b9fb0"), ("sls", "99a0ed749ee89219c3fc9b532ee60326")]
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
-    config = ModelConfig(update=update, rows=False, numbers="raw", analyzer=AnalyzerConfig(boundaries="simple"))
+    config = ModelConfig(
+        update=update, rows=False, numbers="raw", normalize=False, analyzer=AnalyzerConfig(boundaries="simple")
+    )
     model = LiveModel(config, (1, 2))
     for features, text, label in STREAM:
         record = model.vectorizer.vectorize(features, text) + pack_labels([label], Limits())
@@ -178,3 +181,37 @@ def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(upda
         while not applying.done:
             applying.step(10)
     assert model.digest() == digest
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>red<b>dish</b></p><p>shoe", "reddish shoe"),
+        ("<style>p {margin: 0}</style><script>var a;</script><title>Offer</title>a &amp; b", "Offer a & b"),
+        ('<td>1<td>2<img src="x.png" alt="a shoe">', "1 2 a shoe"),
+        ("<!-- no -->1 < 2 and\xa0é 日本", "1 < 2 and é 日本"),
+        ("<div>" * 3000 + "deep", "deep"),
+        ("plain", "plain"),
+        ("<b>", ""),
+    ],
+)
+def test_html_leaves_its_text(html, text):
+    assert " ".join(text_of(html).split()) == text
+    v = LiveModel(ModelConfig(analyzer=AnalyzerConfig(html=True)), (1, 2)).vectorizer
+    assert v.vectorize(None, html) == v.vectorize(None, text)
+
+
+@pytest.mark.parametrize(
+    "unit", ["<div>", "<a ", "<a b='", "<!--", "<", "<p>", "&lt", "<table>", "<![if ", "<style>a</b"]
+)
+def test_hostile_html_takes_linear_time(unit):
+    began = time.thread_time()
+    text_of(unit * (2**19 // len(unit)))
+    assert time.thread_time() - began < 3  # minutes, if it were quadratic
+
+
+def test_stems_match_the_forms_of_a_word_in_texts_and_names():
+    analyzer = Analyzer(AnalyzerConfig(stem="en"))
+    assert analyzer("Batteries battery #tag C++ 日本") == ["batteri", "batteri", "#tag", "c++", "日本"]
+    assert Analyzer(AnalyzerConfig(stem="de", ngrams=(2, 2)))("rote Häuser") == ["rot haus"]
+    assert Analyzer(AnalyzerConfig(stem="en", stop_words="english"))("the jackets") == ["jacket"]

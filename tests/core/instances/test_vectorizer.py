@@ -5,6 +5,8 @@ import math
 import random
 import re
 import time
+from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -38,12 +40,26 @@ def taken_apart(vector: bytes) -> dict[str, float]:
 
 
 def plain(
-    features: bytes, limits: Limits, split: bool, boolean: bool, scaled: bool, terms: list[str] | None = None
+    features: bytes,
+    limits: Limits,
+    split: bool,
+    boolean: bool,
+    scaled: int,
+    normalize: bool = True,
+    terms: list[str] | None = None,
 ) -> bytes:
-    active = ActiveFeatures(limits, split, scaled and not boolean)
-    if terms is not None:
-        active.add_terms(term_weights(terms))
-    active.add_pairs(read_json(features))
+    def empty() -> ActiveFeatures:
+        return ActiveFeatures(limits, split, 0 if boolean else scaled, normalize)
+
+    active, alone = empty(), empty()
+    pairs = read_json(features)
+    alone.add_pairs(pairs)
+    usable = Counter([term for term in terms or () if len(term.encode()) <= limits.max_key_bytes])
+    if len({term.encode() for term in usable} | alone.keys) > limits.max_features:
+        kept = dict(usable.most_common(limits.max_features - len(alone.keys)))  # of equal counts, the first ones
+        usable = Counter({term: count for term, count in usable.items() if term in kept})
+    active.add_terms(term_weights(usable))
+    active.add_pairs(pairs)
     return active.vector(boolean)[0]
 
 
@@ -57,7 +73,7 @@ def outcome(function, *arguments) -> bytes | tuple[str, str]:
 # The rules.
 
 
-RAW, SPLIT = {"numbers": "raw"}, {"negative": "split"}
+RAW, SCALED, SPLIT = {"numbers": "raw"}, {"numbers": "scaled"}, {"negative": "split"}
 MANY = b'{"a": 0, ' + b", ".join([b'"b": 9999999999999999999e80'] * 1000) + b', "c": 1e101}'
 
 
@@ -68,8 +84,13 @@ MANY = b'{"a": 0, ' + b", ".join([b'"b": 9999999999999999999e80'] * 1000) + b', 
         ({}, b'{"t": ["a", "b"], "yes": true, "no": false, "n": -1}', None, {"t=a": 1, "t=b": 1, "yes": 1}),
         (RAW, b'{"a": 1, "b": 2, "t": ["a", "a"]}', "B c b", {"b": 1 + math.log(2) + 2, "c": 1, "a": 1, "t=a": 2}),
         (SPLIT, b'{"a": -3, "b": 4, "c": -0.0}', None, {"a=-": 3, "b": 4}),
-        ({}, b'{"a": 1100, "b": 0.5}', None, {"a": 3 / (1 + 2 / 1100), "a@10": 1, "b": 0.5}),
-        ({}, b'{"a": 3, "b": 62.5}', None, {"a": 3, "b": 3 / (1 + 2 / 62.5), "b@5": 1}),
+        ({}, b'{"a": 1100, "b": 0.5}', None, {"a": 3 / (1 + 2 / 1100), "a@10": 1, "a=1100": 0.5, "b": 0.5}),
+        ({}, b'{"a": 12.50}', None, {"a": 3 / (1 + 2 / 12.5), "a@3": 1, "a=12.5": 0.5}),
+        ({}, b'{"a": 1234.56}', None, {"a": 3 / (1 + 2 / 1234.56), "a@10": 1, "a=1234.56": 0.5}),
+        ({}, b'{"a": 20.01}', None, {"a": 3 / (1 + 2 / 20.01), "a@4": 1, "a=20.01": 0.5}),
+        ({}, b'{"a": 99999.99}', None, {"a": 3 / (1 + 2 / 99999.99), "a@16": 1}),  # too many digits
+        ({}, b'{"a": 1.125}', None, {"a": 3 / (1 + 2 / 1.125), "a@0": 1}),
+        (SCALED, b'{"a": 3, "b": 62.5}', None, {"a": 3, "b": 3 / (1 + 2 / 62.5), "b@5": 1}),
         ({}, b'{"a": 4, "b": 3, "c": "x"}', None, {"a": 4, "b": 3, "c=x": 1}),
         ({}, b'{"a": 16}', "b c", {"b": 1, "c": 1, "a": math.sqrt(2)}),  # a count is bounded beside a text
         (RAW, b'{"a": 1e300}', None, {"a": 1}),
@@ -127,7 +148,7 @@ def test_fields_are_one_instance_in_any_order_and_one_text_without_weight():
         ({"title": "\ud800"}, "text.title", "surrogate"),
         ({"title": "a" * 61}, "text.title", "at most 60 bytes"),
         ({"title": "a" * 40, "body": "a" * 40}, "text", "at most 60 characters in all fields, not 80"),
-        ({"title": "a b c d e f g"}, "text", "more than 6 different terms"),
+        ({"title": "a", "title ": "b"}, "text", "the field 'title' twice"),
     ],
 )
 def test_fields_that_are_refused(fields, field, said):
@@ -140,12 +161,12 @@ def test_fields_that_are_refused(fields, field, said):
     ("number", "keys"),
     [
         ("16.0", ["n"]),
-        ("17", ["n", "n@4"]),
-        ("1.5", ["n", "n@0"]),
-        ("1023", ["n", "n@9"]),
-        ("1024", ["n", "n@10"]),
+        ("17", ["n", "n@4", "n=17"]),
+        ("1.5", ["n", "n@0", "n=1.5"]),
+        ("1023", ["n", "n@9", "n=1023"]),
+        ("1024", ["n", "n@10", "n=1024"]),
         ("1e308", ["n", "n@1023"]),
-        ("-17", ["n=-", "n=-@4"]),
+        ("-17", ["n=-", "n=-@4", "n=-=17"]),
     ],
 )
 def test_whole_numbers_up_to_16_are_counts(number, keys):
@@ -191,7 +212,9 @@ def test_mappings_follow_the_same_rules():
     from_json = v.vectorize(json.dumps(features).encode(), None)
     assert v.vectorize_mapping(features) == from_json
     assert v.vectorize_mapping({**features, "a": np.int64(2), "ż": np.float32(1.5)}) == from_json
-    for wrong in ({1: 1}, {"a": b"x"}, {"a": math.nan}, {"a": 10**400}):  # JSON cannot hold them
+    absent = {"g": None, "h": math.nan, "i": np.float32("nan"), "j": [None], "k": "", "l": " "}
+    assert v.vectorize_mapping(features | absent) == from_json
+    for wrong in ({1: 1}, {"a": b"x"}, {"a": math.inf}, {"a": 10**400}):  # JSON cannot hold them
         with pytest.raises(InvalidInstance):
             v.vectorize_mapping(wrong)
 
@@ -206,10 +229,8 @@ def test_mappings_follow_the_same_rules():
         (b"", "features"),
         (b"{", "features"),
         (b'{"a": 01}', "features"),
-        (b'{"a": 1, "b": null}', "features.b"),
         (b'{"a": {}}', "features.a"),
         (b'{"a": ["b", 1]}', "features.a[1]"),
-        (b'{"a": [null]}', "features.a[0]"),
         (b'{"a": 1e999}', "features.a"),
         (b'{"a": ' + b"9" * 10_000 + b"}", "features.a"),
         (b'{"": 1}', "features"),
@@ -253,8 +274,6 @@ def test_limits_of_features_and_text():
     for features, text, field in [
         ({**six, "x": 1}, None, "features"),
         ({"x": [str(n) for n in range(7)]}, None, "features"),
-        ({"x": 1}, "a b c d e f", "features"),
-        ({}, "a b c d e f g", "text"),
         ({}, "x" * 61, "text"),
         ({}, "ż" * 31, "text"),
         ({}, "\ud800", "text"),
@@ -265,10 +284,37 @@ def test_limits_of_features_and_text():
     assert list(taken_apart(small.vectorize(None, "b " + "x" * 13 + " a"))) == ["b", "a"], "long terms are left out"
 
 
+@pytest.mark.parametrize(
+    ("features", "text", "kept"),
+    [
+        (None, "b a c d e f g", "bacdef"),
+        (None, "a b c d e f g g", "abcdeg"),
+        (b'{"x": 1, "y": "z"}', "a b c d e e", "abce"),
+        (b'{"a": 1, "y": "z"}', "a b c d e", "abcde"),
+        (None, {"t": "a b", "u": "a c c"}, "ac"),
+        (None, {"t": "a b c d", "u": "b"}, "ab"),
+    ],
+)
+def test_the_most_frequent_terms_of_a_long_text_are_kept_with_a_warning(features, text, kept):
+    small = vectorizer(SMALL)
+    found = taken_apart(small.vectorize(features, text))
+    assert "".join(key for key in found if len(key) == 1 and key != "x") == kept
+    assert len(found) <= 6
+    cut = len(kept) < len(set("".join(text.values() if isinstance(text, dict) else text)) - {" "})
+    assert (small.warning or "").endswith(f"only the {len(kept)} most frequent are used" if cut else "")
+    assert cut == (small.warning is not None)
+
+
+def test_terms_of_a_very_long_text_are_counted_in_bounded_memory():
+    v = vectorizer(Limits(max_features=10), analyzer=AnalyzerConfig(ngrams=(1, 8)))
+    words = [f"w{n % 50_000}" for n in range(60_000)]
+    assert list(taken_apart(v.vectorize(None, " ".join(words)))) == words[:10]
+
+
 # The kernel against plain Python.
 
 names = st.one_of(
-    st.sampled_from(["a", "b", "key", "a=", "a=b", "ż", "longer name", '"', "\\", "a\nb", ""]),
+    st.sampled_from(["a", "b", "key", "a=", "a=b", "ż", "longer name", '"', "\\", "a\nb", "", " a", "z\u0307"]),
     st.text(st.characters(codec="utf-8"), max_size=14),
 )
 numbers = st.one_of(
@@ -313,13 +359,15 @@ def objects(draw, names=strings, values=values, most=9):
 
 
 VECTORIZERS = {
-    (limits, s, b, n): vectorizer(
-        limits, negative="split" if s else "ignore", boolean=bool(b), numbers="scaled" if n else "raw"
+    (limits, s, b, n, u): vectorizer(
+        limits,
+        negative="split" if s else "ignore",
+        boolean=bool(b),
+        numbers=("raw", "scaled", "exact")[n],
+        normalize=bool(u),
     )
     for limits in (Limits(), SMALL)
-    for s in (0, 1)
-    for b in (0, 1)
-    for n in (0, 1)
+    for s, b, n, u in product((0, 1), (0, 1), (0, 1, 2), (0, 1))
 }
 configurations = st.sampled_from(list(VECTORIZERS))
 
@@ -331,7 +379,7 @@ texts = st.lists(
 
 def check_both(features: bytes, configuration, text: str | None = None) -> None:
     terms = None if text is None else Analyzer(AnalyzerConfig())(text)
-    expected = outcome(plain, features, configuration[0], *map(bool, configuration[1:]), terms)
+    expected = outcome(plain, features, *configuration, terms)
     assert outcome(VECTORIZERS[configuration].vectorize, features, text) == expected
 
 
@@ -350,9 +398,9 @@ usual_names = st.builds(
 
 
 @settings(max_examples=examples(300))
-@given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans(), st.booleans())
+@given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans(), st.integers(0, 2))
 def test_usual_instances_take_the_kernel(features, split, boolean, scaled):
-    configuration = (Limits(), int(split), int(boolean), int(scaled))
+    configuration = (Limits(), int(split), int(boolean), scaled, 0)
     assert VECTORIZERS[configuration].vectorize_usual(features) is not None
     check_both(features, configuration)
 
@@ -369,7 +417,7 @@ def test_usual_instances_take_the_kernel(features, split, boolean, scaled):
 )
 def test_kernel_and_plain_python_agree_on_terms(analyzer, text):
     v = vectorizer(analyzer=analyzer)
-    expected = plain(b'{"a": 2}', Limits(), False, False, True, Analyzer(analyzer)(text))
+    expected = plain(b'{"a": 2}', Limits(), False, False, 2, terms=Analyzer(analyzer)(text))
     assert v.vectorize(b'{"a": 2}', text) == expected
     assert len(taken_apart(expected)) > 2
 
@@ -388,7 +436,7 @@ def test_damaged_json(features, data, configuration):
 @given(objects(), st.integers(0, 60))
 def test_the_kernel_reads_nothing_outside_of_the_object(features, cut):
     """The same bytes with different ones behind them."""
-    v = _Scratch((Limits().max_features, Limits().max_key_bytes, 0, 0, 1))
+    v = _Scratch((Limits().max_features, Limits().max_key_bytes, 0, 0, 2, 1))
     answers = set()
     for poison in (b"\0" * 32, b'"' * 32, b"}" * 32, b"1" * 32):
         view = np.frombuffer(features[:cut] + poison, np.uint8)[: min(cut, len(features))]
@@ -406,7 +454,7 @@ def test_random_large_instances():
         features = (
             "{" + ",".join(f'"{rng.randrange(n):x}-{"y" * rng.randrange(30)}":{rng.random()}' for _ in range(n)) + "}"
         )
-        expected = outcome(plain, features.encode(), Limits(), False, False, True)
+        expected = outcome(plain, features.encode(), Limits(), False, False, 2)
         assert outcome(v.vectorize, features.encode(), None) == expected
         assert n > 10_000 or v.vectorize_usual(features.encode()) is not None
 
@@ -473,7 +521,7 @@ def test_keys_made_to_meet_go_another_way():
     assert 512 < len(features) <= 1024, "so that 512 places are used"
     v = vectorizer()
     assert v.vectorize_usual(features) is None
-    assert v.vectorize(features, None) == plain(features, Limits(), False, False, True)
+    assert v.vectorize(features, None) == plain(features, Limits(), False, False, 2)
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,8 @@ def records(rng: random.Random, name: str, n: int) -> list[bytes]:
             feedback = {"rejected": [f"c{rng.randrange(12, 15)}"], "ignored": ["c15"], "weight": rng.choice([0.5, 3.0])}
         record = vector + pack_labels(labels, Limits(), **feedback)
         if i % 25 == 0:
-            record = add_details(
-                pack_vector([b"name"], np.ones(1, np.float32)) + pack_labels(labels[:1], Limits()), b"{}"
-            )
+            named = pack_vector([b"name"], np.ones(1, np.float32)) + pack_labels(labels[:1], Limits())
+            record = add_details(named, b'{"parent":"c%d"}' % (i // 25))
         made.append(record)
     return made
 

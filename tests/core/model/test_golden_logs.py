@@ -28,21 +28,21 @@ from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
 DIGESTS = {
-    "fsu": "40c5e099317d805a7dfd782c393c84e4",
-    "multi_label": "d1ebb1cc801ce7ecd8263c10cac60666",
-    "max_features": "c115e1839b7e81706552812681fe3f21",
-    "memory": "02a6f6fe3c502779096019c889aa1f57",
-    "sls": "6ab4b32109da8c7ba2b66536856e486d",
-    "rows": "edcd325fcd8a990ee88da7e969b4efed",
-    "calibrate": "502159117de823c9d68c6ea8adc1e504",
-    "vectors": "c0d1cf0c990d2472b77dd9e5339e10fb",
-    "rerank": "e8382249f87a9e0b976548ff47f75125",
-    "keys": "28f58945e59239dae84449c70d6bc962",
-    "configure": "17a0b36fcdb0d42f790f1930bfa1d982",
-    "feedback_fsu": "256eb32820293d683cc46401c75a8cd3",
-    "feedback_sls": "dd0b8e451dd6dde4fb7978a83800c96d",
-    "names": "8e4f38c95fa107efd226f74f830376f3",
-    "default_rerank": "9f51bd38868426c25d553828593443b1",
+    "fsu": "728e8113e86a8c52ad4c7c67e5ae91ea",
+    "multi_label": "523bf952fe5acb0fd760060bf41625bc",
+    "max_features": "55e08119347d727161411b8a6b54390a",
+    "memory": "13fd1c7d5ac1152c165a132082945a55",
+    "sls": "04dfdbb7733dd26964825c9d65d44721",
+    "rows": "c21559783e2448888b11784519fb90d2",
+    "calibrate": "156269cfe650c1dc7b695c46118cead5",
+    "vectors": "30f34483e880be9be83af8c5ed2b48ca",
+    "rerank": "3283dbf053a15c665e1fd96718080ead",
+    "keys": "1246e4d94fe08a00dff6c41ebb9a4a5b",
+    "configure": "c7962bdf14b28ac8404be87ea3d03032",
+    "feedback_fsu": "fad5ade786023240053d6489ae15032d",
+    "feedback_sls": "3cf8aed4be99cb21ab5e3410f9e1652c",
+    "names": "efd960c7090e551b98a49a36796ec871",
+    "default_rerank": "836759e7a3bb3933f17d2b7492867411",
 }
 
 

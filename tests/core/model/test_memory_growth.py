@@ -43,7 +43,8 @@ class Event:
             labels = labels[:1]
         self.record = vector + pack_labels([f"label {label}" for label in labels], Limits())
         if kind == "registered":
-            self.record = add_details(self.record, b"d" * int(rng.integers(0, 500)))
+            more = int(rng.integers(0, n_labels)), b"d" * int(rng.integers(0, 500))
+            self.record = add_details(self.record, b'{"parent":"label %d","metadata":"%b"}' % more)
         self.n_features, self.n_labels = len(words) + WINNERS * (kind == "vector"), len(labels)
         self.dimension = dimension if kind == "vector" else 0
 

@@ -41,7 +41,7 @@ def test_counts_like_plain_python(stream, seen_before):
             groups["tail" if seen < 10 else "torso" if seen < 100 else "head"].append(rank)
         found = [rank for _, rank in event if rank]
         best.append(min(found, default=0))
-        assert count_ranks(score.arrays, counts, class_ids, ranks, True) == best[-1]
+        assert count_ranks(score.arrays, counts, class_ids, ranks, True, -1) == best[-1]
         counts[class_ids] += 1
     for part in score.scores().values():
         assert {key: part[key] for key in plain([])} == pytest.approx(plain(best))
@@ -54,7 +54,7 @@ def test_a_collapse_shows_in_the_newest_500_first():
     score, counts, one = Prequential(), np.full(1, 200, np.int64), np.zeros(1, np.int32)
     ranks = [1] * (prequential.WINDOW + 200) + [2, 3, 0, 9, 1] * 100
     for rank in ranks:
-        count_ranks(score.arrays, counts, one, np.array([rank], np.int32), False)
+        count_ranks(score.arrays, counts, one, np.array([rank], np.int32), False, -1)
     loaded = Prequential.from_arrays(score.to_arrays())
     found = loaded.scores()
     assert (loaded.digest_bytes(), score.n_updated) == (score.digest_bytes(), 0)
@@ -73,7 +73,7 @@ def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream():
     for n, rank in enumerate(ranks, start=1):
         seen = 50 if n <= 3000 else 500
         counts[0] = seen
-        count_ranks(score.arrays, counts, one, np.array([rank], np.int32), False)
+        count_ranks(score.arrays, counts, one, np.array([rank], np.int32), False, -1)
         if n % 511 and n % 2560 and n != len(ranks):
             continue
         trace = score.trace()

@@ -2,7 +2,7 @@
 
 Madani, Connor and Greiner (JMLR 2009), section 5 ("top-down"): a sigmoid turns a score into a probability,
 probabilities are multiplied along the path, and a path ends below ``p_min``. A label with labels below it has itself
-as an additional child. Data without a hierarchy get one by balanced 2-means of similar labels.
+as an additional child. Data without a hierarchy get one by grouping similar labels.
 
 Differences from the paper: all children of a node share one sigmoid, where figure 7 has a probability for each
 classifier (with a sigmoid for each of them R@1 on RCV1-v2 was 93.8 in place of 95.2). A path that ends at an inner
@@ -212,8 +212,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """
     progress = monotonic(progress)
     progress("hierarchy", 0.0)
-    share = subrange(progress, 0.0, 0.05)
-    tree = data.hierarchy or hierarchy.group_labels(data, params.branches, params.branches, rng, share)
+    tree = data.hierarchy or hierarchy.group_labels(data, params.branches, rng, subrange(progress, 0.0, 0.05))
     layout = Layout.of(data.Y, tree)
     inner = layout.inner
     seeds = rng.integers(0, 2**63, len(inner))

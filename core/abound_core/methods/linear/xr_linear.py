@@ -44,10 +44,8 @@ class Params:
     ----------
     trees : int
         Trees, whose chances are averaged.
-    branches : int
-        Groups below a node, rounded up to a power of two.
     leaf : int
-        Most labels of a node that has no groups below it.
+        Most labels of a node; more are divided into two halves.
     beam : int
         Best nodes of a level that are searched, in each tree.
     C : float
@@ -57,7 +55,6 @@ class Params:
     """
 
     trees: int = 3
-    branches: int = 2
     leaf: int = 100
     beam: int = 10
     C: float = 1.0
@@ -65,7 +62,6 @@ class Params:
 
     def __post_init__(self) -> None:
         param_checks.whole("trees", self.trees, 1, 100)
-        param_checks.whole("branches", self.branches, 2, 1024)
         param_checks.whole("leaf", self.leaf, 2, 10_000)
         param_checks.whole("beam", self.beam, 1, 1000)
         param_checks.number("C", self.C, 1e-9, 1e9)
@@ -167,7 +163,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     numbers: list[dict[int, int]] = []
     for number in range(params.trees):
         told = subrange(progress, number / params.trees, (number + 1) / params.trees)
-        layout = Layout.of(data.Y, hierarchy.group_labels(data, params.branches, params.leaf, rng, told))
+        layout = Layout.of(data.Y, hierarchy.group_labels(data, params.leaf, rng, told, halves=True))
         seeds = rng.integers(0, 2**63, len(layout.inner))
 
         def one(at: int, layout: Layout = layout, seeds: Any = seeds, told: Progress = told) -> Node:

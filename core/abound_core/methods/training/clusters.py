@@ -91,18 +91,18 @@ def _not_too_full(X: Csr, centres: Centres, most: int, progress: Progress) -> In
             places[leaving] = np.argmax(sims[leaving], axis=1)
 
 
-def halves(X: Csr, members: Ints, rng: np.random.Generator, progress: Progress) -> tuple[Ints, Ints]:
-    """Divide some rows of length 1 into halves by balanced spherical 2-means. There must be two rows at least."""
-    rows, middle = X[members], (len(members) + 1) // 2
-    centres = rows[rng.choice(len(members), 2, replace=False)].toarray()
-    order = np.arange(len(members))
+def halves(X: Csr, rng: np.random.Generator, progress: Progress) -> list[Ints]:
+    """Divide two or more rows of length 1 into halves by balanced spherical 2-means; return their places."""
+    n, middle = X.shape[0], (X.shape[0] + 1) // 2
+    centres = X[rng.choice(n, 2, replace=False)].toarray()
+    order = np.arange(n)
     for _ in range(HALVING_ROUNDS):
         progress("clusters", 0.0)
-        before, order = order, np.argsort(-(rows @ (centres[0] - centres[1])), kind="stable")
+        before, order = order, np.argsort(-(X @ (centres[0] - centres[1])), kind="stable")
         if np.array_equal(np.sort(before[:middle]), np.sort(order[:middle])):
             break
-        centres = unit(np.stack([np.asarray(rows[part].sum(axis=0)).ravel() for part in np.split(order, [middle])]))
-    return np.sort(members[order[:middle]]), np.sort(members[order[middle:]])
+        centres = unit(np.stack([np.asarray(X[part].sum(axis=0)).ravel() for part in np.split(order, [middle])]))
+    return [np.sort(part) for part in np.split(order, [middle])]
 
 
 def unit(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:

@@ -13,20 +13,24 @@ from scipy import sparse
 
 from abound_core.errors import InvalidInstance, Malformed
 from abound_core.instances.codes_kernels import WINNERS
-from abound_core.instances.data_formats import Dataset, DatasetInstance, Vectorize
+from abound_core.instances.data_formats import Dataset, DatasetInstance
 from abound_core.instances.record import (
     add_dense,
+    details_of,
     pack_labels,
     pack_vector,
     record_shape,
     unpack_labels,
     without_dense,
 )
+from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary import Vocabulary
 from abound_core.instances.vocabulary_kernels import find_vector, intern_vector
 from abound_core.limits import DATASET_LIMITS, Limits
 from abound_core.methods.training.matrices import Matrices, l2_normalise, without_unknown
+from abound_core.model.label_changes import LabelChanges, decode_request, planned
 from abound_core.model.label_details import DetailsTable
+from abound_core.types import START
 
 
 class MatrixBuilder:
@@ -49,13 +53,26 @@ class MatrixBuilder:
         self._labels = np.empty(2**12, np.int32)
         self._ends = np.zeros((2**12, 2), np.int64)
         self._n = 0
-        known = [] if like is None else like.labels
-        self._label_ids = {label: column for column, label in enumerate(known)}
+        self._label_ids: dict[str, int] = {}  # found since the last change of labels; -1: retired
+        self.follow(Vocabulary(secret), LabelChanges())
+        for label in [] if like is None else like.labels:
+            self._numbers.add(label.encode())
         self._names = DetailsTable()
         self._name_rows: list[int] = []
         self._text = False
         self._dense: list[bytes] | None = [] if dense_bytes else None
         self._dense_bytes = dense_bytes
+
+    def follow(self, numbers: Vocabulary, changes: LabelChanges) -> None:
+        """Begin with the labels of an earlier state, and with what became of them. Both will change."""
+        self._numbers, self._changes = numbers, changes
+
+    def _column(self, label: str) -> int:
+        column = self._label_ids.get(label)
+        if column is None:
+            column = self._changes.of(self._numbers.add(label.encode()))
+            column = self._label_ids[label] = -1 if self._changes.is_retired(column) else column
+        return column
 
     def add(self, vector: bytes, labels: Sequence[str], *, text: bool = False) -> None:
         """Add an instance; ``text``: whether it was a text. The dense part does not go into the matrices."""
@@ -79,10 +96,12 @@ class MatrixBuilder:
         else:
             find_vector(self._features.arrays, vector, ids)
         self._values[at : at + n] = np.frombuffer(vector, "<f4", n, 4)
-        for label in dict.fromkeys(labels):
+        for column in dict.fromkeys(map(self._column, labels)):
+            if column < 0:
+                continue
             if label_at == len(self._labels):
                 self._labels.resize(2 * label_at, refcheck=False)
-            self._labels[label_at] = self._label_ids.setdefault(label, len(self._label_ids))
+            self._labels[label_at] = column
             label_at += 1
         self._n += 1
         if self._n == len(self._ends):
@@ -93,20 +112,33 @@ class MatrixBuilder:
         """Add the record (``abound_core/instances/record.py``) that begins at this byte of ``records``.
 
         Only its true labels count; a record without one is left out. A record that registers a label is an instance
-        of it, unless it has no features, or the same vector as the label's last registration.
+        of it, unless it has no features, or the same vector as the label's last registration. Labels that are changed
+        later get the names that they have in the end.
         """
         shape = record_shape(records, start)
         second = shape.label_lengths_at - 4
         labels, vector = unpack_labels(records, second), records[start:second]
         if shape.details_at < 0:
-            if labels:
+            if any(self._column(label) >= 0 for label in labels):
                 self.add(vector, labels)
             return
-        if shape.n_features and self._names.is_new(self._label_ids.get(labels[0], -1), vector):
+        if not labels:
+            self._change_labels(details_of(records, shape))
+            return
+        column = self._column(labels[0])
+        if shape.n_features and self._names.is_new(column, vector):
             self._name_rows.append(self._n)
             self.add(vector, labels)
-        if labels[0] in self._label_ids:
-            self._names.put(self._label_ids[labels[0]], b"", vector)
+        self._names.put(column, b"", vector)
+
+    def _change_labels(self, request: bytes) -> None:
+        asked = decode_request(request)
+        plan, made = planned(self._numbers, self._changes, asked.changes, START)
+        if made:
+            self._changes.commit(self._numbers, plan, made, START, asked)
+            for number in plan.into:
+                self._names.move(number, plan.class_of(number))
+            self._label_ids.clear()
 
     def __len__(self) -> int:
         return self._n
@@ -117,9 +149,13 @@ class MatrixBuilder:
         n_values, n_assertions = ends[-1].tolist()
         self._ids.resize(n_values, refcheck=False)
         self._values.resize(n_values, refcheck=False)
-        labels = list(self._label_ids)
-        known = 0 if self._like is None else len(self._like.labels)
-        order = [*range(known), *sorted(range(known, len(labels)), key=lambda i: (len(labels[i].encode()), labels[i]))]
+        n_known = 0 if self._like is None else len(self._like.labels)
+        columns_of = np.arange(self._numbers.n_ids, dtype=np.int32)
+        columns_of[: len(self._changes.class_of)] = self._changes.class_of
+        assigned = columns_of[self._labels[:n_assertions]]
+        used = np.unique(assigned[assigned >= n_known]).tolist()
+        keys = {column: self._numbers.key(column) for column in [*range(n_known), *used]}
+        order = [*range(n_known), *sorted(used, key=lambda column: (len(keys[column]), keys[column]))]
         features, columns = (
             (self._features, None) if self._like is not None else _in_order(self._features, self._secret)
         )
@@ -130,14 +166,15 @@ class MatrixBuilder:
             X.indices = columns[X.indices]
         X.sort_indices()
         l2_normalise(X)
-        places = np.empty(len(labels), np.int32)
-        places[order] = np.arange(len(labels), dtype=np.int32)
+        places = np.empty(len(columns_of), np.int32)
+        places[order] = np.arange(len(order), dtype=np.int32)
         ones = np.ones(n_assertions, np.int8)
-        Y = sparse.csr_matrix(
-            (ones, places[self._labels[:n_assertions]], ends[:, 1]), shape=(len(ends) - 1, len(labels))
-        )
+        Y = sparse.csr_matrix((ones, places[assigned], ends[:, 1]), shape=(len(ends) - 1, len(order)))
         Y.sort_indices()
-        ordered = [labels[i] for i in order]
+        if self._changes:  # two labels of an instance may have become one
+            Y.sum_duplicates()
+            Y.data[:] = 1
+        ordered = [keys[column].decode() for column in order]
         names = None
         if self._name_rows:
             names = np.zeros(self._n, np.bool_)
@@ -147,7 +184,7 @@ class MatrixBuilder:
 
 def gather(
     instances: Iterable[DatasetInstance],
-    vectorize: Vectorize,
+    vectorizer: Vectorizer,
     limits: Limits,
     secret: tuple[int, int],
     like: Matrices | None = None,
@@ -159,13 +196,14 @@ def gather(
     """
     gathering = MatrixBuilder(secret, like, dense_bytes)
     for instance in instances:
+        labels = vectorizer.labels(instance.labels)
         try:
-            if instance.labels:
-                pack_labels(instance.labels, limits)
-            vector = vectorize(instance.features, instance.text, instance.dense)
+            if labels:
+                pack_labels(labels, limits)
+            vector = vectorizer.vectorize(instance.features, instance.text, instance.dense)
         except InvalidInstance as error:
             raise Malformed(f"{instance.location}: {error.field}: {error}") from error
-        gathering.add(vector, instance.labels, text=instance.text is not None)
+        gathering.add(vector, labels, text=instance.text is not None)
     return gathering.matrices()
 
 

@@ -45,10 +45,12 @@ def ancestors(hierarchy: Hierarchy) -> Csr:
     raise ValueError("hierarchy has a node that is above itself")
 
 
-def group_labels(data: Matrices, branches: int, leaf: int, rng: np.random.Generator, progress: Progress) -> Hierarchy:
-    """Group labels by the mean of their instances, by balanced 2-means (Parabel, WWW 2018).
+def group_labels(
+    data: Matrices, branches: int, rng: np.random.Generator, progress: Progress, *, halves: bool = False
+) -> Hierarchy:
+    """Group labels by the mean of their instances, with at most about ``branches`` children per node.
 
-    A node has ``branches`` groups below it, rounded up to a power of two, or at most ``leaf`` labels.
+    More labels are divided into ``branches`` groups, or with ``halves`` into two equal ones.
     """
     n_labels = data.Y.shape[1]
     means = sparse.csr_matrix(sparse.csr_matrix(data.Y.T).astype(np.float32) @ data.X)
@@ -62,10 +64,13 @@ def group_labels(data: Matrices, branches: int, leaf: int, rng: np.random.Genera
         progress("hierarchy", 0.0)
         parent, members = waiting.pop()
         groups = [np.array([member]) for member in members]
-        if len(members) > leaf:
-            groups = [members]
-            while len(groups) < branches and len(groups[0]) > leaf:
-                groups = [half for group in groups for half in clusters.halves(means, group, rng, progress)]
+        if len(members) > branches and halves:
+            groups = [members[part] for part in clusters.halves(means[members], rng, progress)]
+        elif len(members) > branches:
+            _, places = clusters.find_clusters(means[members], branches, rng, progress)
+            groups = [members[places == place] for place in range(int(places.max()) + 1)]
+            if len(groups) == 1:
+                groups = np.array_split(members, branches)
         for group in groups:
             node = int(group[0])
             if len(group) > 1:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
+import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from msgspec.structs import replace
 from pydantic import Field
 
 from abound.api.dependencies import ActorDep, ArtifactsDep, PartsDep
@@ -14,12 +16,12 @@ from abound.api.openapi import problems
 from abound.api.request_body import check_length
 from abound.api.routes.transfer import client_left, pieces_of
 from abound.api.schemas.shape import Shape
-from abound.datasets.files import STANDARD_INPUT, SUFFIXES, check_columns, format_of
+from abound.datasets.files import COLUMNAR, FORMATS, STANDARD_INPUT, SUFFIXES, format_of
 from abound.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
 from abound.security.audit import audited
 from abound_core.errors import InvalidInstance, Malformed
 from abound_core.instances.data_formats import DatasetInstance
-from abound_core.instances.tables import TableColumns
+from abound_core.instances.read_options import PUBLIC, Format, ReadOptions
 
 router = APIRouter(tags=["datasets"])
 
@@ -38,13 +40,13 @@ MEDIA = {
 }
 """Formats by media type, used when neither file name nor data set name has a known suffix."""
 
-ColumnName = Annotated[str, Field(min_length=1, max_length=512)]
-MAX_COLUMNS = 1000
-
 FILE = {
     media: {"schema": {"type": "string", "format": "binary"}}
     for media in ("application/octet-stream", *(media.decode() for media in MEDIA))
 }
+
+
+LINES = tuple(form for form in FORMATS if form not in COLUMNAR)
 
 
 class DatasetAnswer(
@@ -55,6 +57,22 @@ class DatasetAnswer(
     """A data set."""
 
     upload: str = Field(description="Id of the upload; each file uploaded under the name has another.")
+    options: dict[str, Any] = Field(description="The options that the file is read with, also those that were guessed.")
+
+    @classmethod
+    def of(cls, record: Any, **own: Any) -> Self:
+        return super().of(record, options=msgspec.to_builtins(replace(record.options, is_resolved=False)), **own)
+
+
+class UploadQuery(Shape, record=ReadOptions, fields=" ".join(PUBLIC), defaults=True):
+    """The options of reading the file, and its name."""
+
+    filename: str | None = Field(
+        None,
+        max_length=256,
+        description="Its suffix gives the format: `train.jsonl`, `train.csv.gz`, `train.parquet`.",
+        json_schema_extra={"pattern": rf"\.(({'|'.join(LINES)})(\.(gz|zst))?|{'|'.join(COLUMNAR)})$"},
+    )
 
 
 class DatasetsAnswer(Shape):
@@ -111,66 +129,25 @@ async def put_dataset(
     place: ArtifactsDep,
     actor: ActorDep,
     response: Response,
-    filename: Annotated[
-        str | None,
-        Query(
-            max_length=256,
-            description="Its suffix gives the format: `train.jsonl`, `train.csv.gz`, `train.parquet`.",
-            json_schema_extra={"pattern": r"\.((txt|svm|jsonl|csv|tsv)(\.(gz|zst))?|parquet|arrow)$"},
-        ),
-    ] = None,
-    text: Annotated[
-        list[ColumnName] | None,
-        Query(max_length=MAX_COLUMNS, description="Of a table: columns of the text. Default: `text`."),
-    ] = None,
-    label: Annotated[
-        ColumnName | None, Query(description="Of a table: column of the labels. Default: `labels` or `label`.")
-    ] = None,
-    label_separator: Annotated[
-        str | None,
-        Query(
-            min_length=1,
-            max_length=64,
-            description="Of a table: separates the labels of a string. Default: a string is one label.",
-        ),
-    ] = None,
-    vector: Annotated[
-        ColumnName | None, Query(description="Of a table: column of the vectors. Default: `vector`.")
-    ] = None,
-    ignore: Annotated[
-        list[ColumnName] | None,
-        Query(
-            max_length=MAX_COLUMNS,
-            description="Columns of a table, or fields of JSON lines, that are left out; `*`: all without a role.",
-        ),
-    ] = None,
+    given: Annotated[UploadQuery, Query()],
 ) -> DatasetAnswer:
-    """Upload JSON lines, a table, svmlight, or the text format of the Extreme Classification repository.
+    """Upload JSON lines, a table, svmlight, fastText, Vowpal Wabbit, or Extreme Classification text.
 
-    Tables are CSV and TSV files with a header, and Parquet and Arrow files. A column without a role is a feature; an
-    unknown field of JSON lines is an error. Files other than Parquet and Arrow may be compressed with gzip or
-    zstandard. The suffix of `filename`, of the name, or the media type gives the format, in this order. An existing
-    data set is replaced as a whole. An error names the number of the invalid line and changes nothing.
+    Tables are CSV, TSV, Parquet and Arrow files. A column without a role is a feature; an unknown field of JSON lines
+    is an error, unless other fields have roles. Files other than Parquet and Arrow may be compressed with gzip or
+    zstandard. `format`, the suffix of `filename`, of the name, or the media type gives the format, in this order.
+    What the parameters leave out is guessed; `options` of the answer has it. An existing data set is replaced as a
+    whole. An error names the number of the invalid line and changes nothing.
     """
     headers = dict(request.scope["headers"])
     params = parts.settings.group(DatasetParams)
     check_length(headers, params.max_bytes)
-    named = _named(dataset, filename, headers.get(b"content-type", b""))
-    columns = TableColumns(
-        text=tuple(text or ()),
-        label=label,
-        label_separator=label_separator,
-        vector=vector,
-        ignore=tuple(ignore or ()),
-    )
-    try:
-        check_columns(named, columns)
-    except Malformed as error:
-        raise InvalidInstance(str(error), "filename") from error
+    options = msgspec.convert(given.model_dump(exclude={"filename"}, exclude_none=True), ReadOptions)
+    named = _named(dataset, given.filename, headers.get(b"content-type", b""), options.format)
     async with audited(parts.replica.store, actor, "dataset.put", dataset=dataset) as details:
         pieces = pieces_of(request, params.max_bytes)
         card, is_new = await known.put(
-            place, dataset, named, pieces, parts.settings.child_environment(), partial(client_left, request), columns
+            place, dataset, named, pieces, parts.settings.child_environment(), partial(client_left, request), options
         )
         details["bytes"] = card.bytes
     if is_new:
@@ -207,10 +184,10 @@ async def delete_dataset(
     return Response(status_code=204)
 
 
-def _named(name: str, filename: str | None, media: bytes) -> str:
+def _named(name: str, filename: str | None, media: bytes, form: Format | None) -> str:
     """Return a file name whose suffix gives the format; raise InvalidInstance if there is none."""
     plain = media.partition(b";")[0].strip().lower()
-    for one in (filename, name, f"x{MEDIA[plain]}" if plain in MEDIA else None):
+    for one in (filename, name, f"x.{form}" if form else f"x{MEDIA[plain]}" if plain in MEDIA else None):
         if one is None or one == STANDARD_INPUT:
             continue
         try:

@@ -8,9 +8,9 @@ description.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from pydantic import Field
 
 from abound.api.decoding import MAX_DETAILS_WORK, ByteBudget, decode_batch
 from abound.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound
+from abound.api.label_search import FIELD, find_labels, fold
 from abound.api.openapi import JSON, REF, problems
 from abound.api.request_body import media_of, read_body
 from abound.api.schemas.labels import (
@@ -38,11 +39,13 @@ from abound_core.errors import InvalidInstance, UnknownLabel
 from abound_core.instances.codes_kernels import PREFIX
 from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
 from abound_core.limits import MAX_DETAILS_BYTES
-from abound_core.model.label_details import words_of
+from abound_core.model.label_details import with_other_number, words_of
 from abound_core.model.label_features import weights_to
+from abound_core.model.label_tree import MAX_PATH
 from abound_core.model.live_model import LiveModel
 
 MAX_LABELS_LISTED = 10_000
+MAX_SORTED = 20_000
 MAX_FEATURES_LISTED = 1000
 
 MAX_NESTING = 32  # levels of lists and objects in the metadata of a label
@@ -73,13 +76,21 @@ class DetailsShape(Shape, record=LabelDetails):
     """The details with which a label was registered; null where nothing was given."""
 
 
+RECENT = (
+    "Share of the newest 100 times a label was learned that it had been ranked first; null if it is not among the "
+    "newest 10,000 labels that were learned."
+)
+
+
 class LabelsAnswer(Shape):
-    """Labels, in the order in which they were first learned."""
+    """Labels, in the order that was asked for."""
 
     labels: list[str]
     learned: list[int] = Field(description="How often each label was learned.")
-    total: int = Field(description="Number of labels that start with `prefix` and contain `contains`.")
+    total: int = Field(description="Number of labels that begin with `prefix` and contain `contains`.")
+    recent: list[float | None] = Field(description=RECENT)
     details: dict[str, DetailsShape] = Field(description="Details of those of these labels that have some.")
+    retired: list[str] = Field([], description="Those of these labels that are retired; absent: none.")
 
 
 class RegisterAnswer(Shape):
@@ -105,6 +116,13 @@ class LabelAnswer(Shape):
     features: list[PointingShape] = Field(description="Features by descending weight.")
     total: int = Field(description="Number of features that vote for the label.")
     details: DetailsShape
+    recent: float | None = Field(description=RECENT)
+    n_recent: int = Field(description="Number of times that `recent` covers.")
+    confused_with: dict[str, int] = Field(
+        description="Wrong labels that were ranked first in these times, with how often; at most 10, most often first."
+    )
+    aliases: list[str] = Field(description="Its other names.")
+    retired: bool = Field(description="Whether it is never suggested, and not learned.")
 
 
 @router.get(
@@ -116,38 +134,36 @@ class LabelAnswer(Shape):
 async def get_labels(
     model: ModelName,
     replica: ReplicaDep,
-    prefix: Annotated[str, Query(max_length=512, description="Only labels that start with this.")] = "",
-    contains: Annotated[
-        str, Query(max_length=512, description="Only labels that contain this, or whose name does; case-insensitive.")
-    ] = "",
+    prefix: Annotated[str, Query(max_length=512, description="Only labels that begin with this.")] = "",
+    contains: Annotated[str, Query(max_length=512, description="Only labels that contain this.")] = "",
+    sort: Annotated[
+        Literal["first", "count", "name", "R@1"],
+        Query(description="First seen first; most learned first; by name; or lowest newest `R@1` first."),
+    ] = "first",
     limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="Maximum number of labels.")] = 100,
     offset: Annotated[int, Query(ge=0, le=2**31, description="Number of labels to skip.")] = 0,
 ) -> Response:
-    """List labels in the order in which they were first learned.
-
-    With `prefix` or `contains` the service scans all labels, in slices.
-    """
-    live = replica.model(model).live
-    if not (prefix or contains):
-        n = len(live.labels)
-        return StreamingResponse(_answer(live, range(min(offset, n), min(offset + limit, n)), n), media_type=JSON)
-    begin, part = prefix.encode("utf-8", "surrogatepass"), contains.casefold()
-    pace = TimeSlice()
-    found = []
-    total = 0
-    for class_id in range(len(live.labels)):
-        label = live.labels.key(class_id)
-        if label.startswith(begin) and (not part or part in label.decode().casefold() or part in _name(live, class_id)):
-            if offset <= total < offset + limit:
-                found.append(class_id)
-            total += 1
-        if pace.due():
-            await pace.pause()
-    return StreamingResponse(_answer(live, found, total), media_type=JSON)
-
-
-def _name(live: LiveModel, class_id: int) -> str:
-    return (details_from(live.details.get(class_id)).name or "").casefold()
+    """List labels. `prefix` and `contains` look at labels and at their names, without regard to case and accents."""
+    live, end = replica.model(model).live, offset + limit
+    if sort == "name" and end > MAX_SORTED:
+        raise InvalidInstance(f"offset: the first {MAX_SORTED} labels are listed by name", "offset")
+    ids = live.changes.labels(live.labels.n_ids)
+    total = len(ids)
+    if sort == "name" or prefix or contains:
+        found: list[int] = []
+        named: list[tuple[str, int]] = []
+        async for rows in find_labels(live, *([FIELD + fold(prefix)] if prefix else []), fold(contains)):
+            found += [class_id for class_id, _ in rows]
+            if sort == "name":
+                named += [(row.rpartition(FIELD)[2] or row.split(FIELD)[1], class_id) for class_id, row in rows]
+                named = named if len(named) < 2 * end + SLICE else nsmallest(end, named)
+        ids = np.array([class_id for _, class_id in sorted(named)] if sort == "name" else found, np.int64)
+        total = len(found)
+    if sort == "count":
+        ids = ids[np.argsort(-live.label_counts[ids], kind="stable")]
+    elif sort == "R@1":
+        ids = ids[np.argsort(live.prequential.of_labels(live.labels.n_ids)[1][ids], kind="stable")]
+    return StreamingResponse(_answer(live, ids[offset:end].tolist(), total), media_type=JSON)
 
 
 @router.put(
@@ -177,22 +193,25 @@ async def put_labels(
         raise InvalidInstance(f"labels: a request has at most {most}, not {len(asked.labels)}", "labels")
     known = parts.replica.models.trusted(model)
     await parts.rates.admit(grant, len(asked.labels), asked.source, learns=True)
-    config, pace, seen = known.live.config, TimeSlice(), set()
+    config, pace = known.live.config, TimeSlice()
+    parents: dict[str, str | None] = {}
     room = ByteBudget(parts.replica.params.log.request_bytes)
     records = []
     with parts.learning.track_new_classes(known) as new:
         for at, one in enumerate(asked.labels):
             try:
-                if one.label in seen:
+                [label, *above] = known.live.vectorizer.labels((one.label, one.parent))
+                if label in parents:
                     raise InvalidInstance("label comes twice", "label")
-                seen.add(one.label)
-                records.append(_record(known.live, one, asked.learn))
-                new.check([one.label])
+                parents[label] = above[0] if above else None
+                records.append(_record(known.live, label, parents[label], one, asked.learn))
+                new.check([label, *above])
             except InvalidInstance as error:
                 raise error.inside(f"labels[{at}]") from None
             room.reserve(len(records[-1]))
             if pace.due():
                 await pace.pause()
+        await _check_parents(known.live, parents)
         draft = LearnDraft(b"".join(records), len(records), source=asked.source)
         [done] = await parts.learning.append(known, config, [draft], asked.wait)
     if not done.applied:
@@ -201,22 +220,43 @@ async def put_labels(
     return RegisterAnswer(offset=str(last), applied=done.applied, durability=done.durability)
 
 
-def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> bytes:
+async def _check_parents(live: LiveModel, given: dict[str, str | None]) -> None:
+    """Raise InvalidInstance if parents of a request close a cycle. Applying drops one that does so in the meantime."""
+    pace = TimeSlice()
+    for at, label in enumerate(given):
+        path, above = [label], given[label]
+        while above is not None and above not in path and len(path) <= MAX_PATH:
+            path.append(above)
+            class_id = live.tree.parent(live.find(above))
+            above = given[above] if above in given else live.label(class_id) if class_id >= 0 else None
+        if above is not None:
+            named = " > ".join([above, *reversed(path)])
+            what = "closes a cycle" if above in path else f"has more than {MAX_PATH} labels above it"
+            raise InvalidInstance(f"labels[{at}]: parent {what}: {named[:500]}", f"labels[{at}].parent")
+        if pace.due():
+            await pace.pause()
+
+
+def _record(live: LiveModel, label: str, parent: str | None, registration: LabelRegistration, learn: bool) -> bytes:
     """Return the record that registers a label, with the vector of its name and description."""
-    label = registration.label
-    if registration.parent == label:
-        raise InvalidInstance("parent is the label itself", "parent")
+    if parent is not None:
+        try:
+            pack_labels([parent], live.limits)
+        except InvalidInstance as error:
+            raise InvalidInstance(f"parent: {error}", "parent") from None
     if _is_nested(registration.metadata):
         raise InvalidInstance(f"metadata has at most {MAX_NESTING} levels of lists and objects", "metadata")
     labels = pack_labels([label], live.limits)
-    found = LabelDetails(registration.name, registration.description, registration.parent, registration.metadata)
+    found = LabelDetails(registration.name, registration.description, parent, registration.metadata)
     details = encoder.encode(found) if found != NO_DETAILS else b""
     if len(details) > MAX_DETAILS_BYTES:
         raise InvalidInstance(
             f"the details of a label have at most {MAX_DETAILS_BYTES} bytes as JSON, not {len(details)}",
             "description" if registration.metadata is None else "metadata",
         )
-    name = registration.name or words_of(label)
+    name, analyzer = registration.name or words_of(label), live.config.analyzer
+    if live.config.normalize and analyzer.kind == "word" and analyzer.stem is None and analyzer.embed is None:
+        name = with_other_number(name)
     text = "\n".join(part for part in (name, registration.description) if part)
     vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
     return add_details(vector + labels, details)
@@ -264,13 +304,30 @@ async def get_label_by_name(
 
 
 async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> LabelAnswer:
-    class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
+    [label] = live.vectorizer.labels([label])
+    class_id = live.find(label)
     if class_id < 0:
         raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")
     features, total = await _voting_features(live, class_id, limit)
-    details = DetailsShape.of(details_from(live.details.get(class_id)))
-    learned = live.times_learned(class_id)
-    return LabelAnswer(label=label, learned=learned, features=features, total=total, details=details)
+    n, r1 = live.prequential.of_labels(live.labels.n_ids)
+    return LabelAnswer(
+        label=live.label(class_id),
+        learned=live.times_learned(class_id),
+        features=features,
+        total=total,
+        details=DetailsShape.of(_details(live, class_id)),
+        aliases=live.aliases(class_id),
+        retired=live.changes.is_retired(class_id),
+        recent=None if np.isnan(r1[class_id]) else float(r1[class_id]),
+        n_recent=int(n[class_id]),
+        confused_with={live.label(one): n for one, n in live.prequential.confusions(class_id, live.labels.n_ids)},
+    )
+
+
+def _details(live: LiveModel, class_id: int) -> LabelDetails:
+    """Return the registered details of a label, with the parent that it has: one that closed a cycle was dropped."""
+    details, parent = details_from(live.details.get(class_id)), live.tree.parent(class_id)
+    return msgspec.structs.replace(details, parent=live.label(parent) if parent >= 0 else None)
 
 
 async def _voting_features(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
@@ -295,13 +352,14 @@ async def _voting_features(live: LiveModel, class_id: int, limit: int) -> tuple[
 async def _answer(live: LiveModel, class_ids: Sequence[int], total: int) -> AsyncIterator[bytes]:
     """Yield the JSON of a ``LabelsAnswer`` in pieces: with their details, labels take up to 17 KB each."""
     labels, learned = [live.label(one) for one in class_ids], [live.times_learned(one) for one in class_ids]
-    piece = bytearray(
-        b'{"labels":%b,"learned":%b,"total":%d,"details":{' % (encoder.encode(labels), encoder.encode(learned), total)
-    )
+    recent = live.prequential.of_labels(len(live.labels))[1][class_ids].tolist()
+    parts = labels, learned, recent  # NaN is encoded as null
+    piece = bytearray(b'{"labels":%b,"learned":%b,"recent":%b,' % tuple(map(encoder.encode, parts)))
+    piece += b'"total":%d,"details":{' % total
     pace, separator = TimeSlice(), b""
     for class_id, label in zip(class_ids, labels, strict=True):
-        if stored := live.details.get(class_id):
-            details = msgspec.structs.asdict(details_from(stored))
+        if live.details.get(class_id):
+            details = msgspec.structs.asdict(_details(live, class_id))
             piece += b"%b%b:%b" % (separator, encoder.encode(label), encoder.encode(details))
             separator = b","
         if len(piece) > PIECE_BYTES:
@@ -309,4 +367,7 @@ async def _answer(live: LiveModel, class_ids: Sequence[int], total: int) -> Asyn
             piece.clear()
         if pace.due():
             await pace.pause()
+    if retired := [live.label(one) for one in class_ids if live.changes.is_retired(one)]:
+        yield bytes(piece) + b'},"retired":%b}' % encoder.encode(retired)
+        return
     yield bytes(piece) + b"}}"

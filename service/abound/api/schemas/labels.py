@@ -1,4 +1,4 @@
-"""Schemas of the registration of labels."""
+"""Schemas of requests that register or change labels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from abound.api.schemas.learn_classify import Source, Wait
+from abound_core.model.label_changes import Label, LabelChange
 
 NAME = "The name of the label, as a person would write it."
 PARENT = "The label of which this one is a kind; it need not be registered. Shown, not used for ranking."
@@ -30,7 +31,7 @@ class LabelDetails(Struct, omit_defaults=True):
 class LabelRegistration(LabelDetails, forbid_unknown_fields=True, kw_only=True):
     """A label with its details."""
 
-    label: Annotated[str, Meta(min_length=1, max_length=512, examples=["grain"])]
+    label: Annotated[str, Meta(min_length=1, max_length=512, examples=["grain"])] | int | float
 
 
 class RegisterRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -54,3 +55,32 @@ def details_from(stored: bytes) -> LabelDetails:
         return _decoder.decode(stored) if stored else NO_DETAILS
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return NO_DETAILS
+
+
+DRY_RUN = Annotated[bool, Meta(description="Return what would change, and change nothing.")]
+ALIAS = Annotated[bool, Meta(description="Whether the old name stays as an alias; if not, it is free.")]
+
+
+class RenameRequest(Struct, forbid_unknown_fields=True, kw_only=True, rename={"name": "from"}):
+    """A label to rename."""
+
+    name: Label
+    to: Label
+    alias: ALIAS = True
+    dry_run: DRY_RUN = False
+
+
+class MergeRequest(Struct, forbid_unknown_fields=True, kw_only=True, rename={"name": "from"}):
+    """Labels to merge into another one."""
+
+    name: Annotated[list[Label], Meta(min_length=1)]
+    into: Label
+    alias: ALIAS = True
+    dry_run: DRY_RUN = False
+
+
+class ChangesRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Changes of labels, made in their order: all of them, or none if one is wrong."""
+
+    changes: Annotated[list[LabelChange], Meta(min_length=1)]
+    dry_run: DRY_RUN = False

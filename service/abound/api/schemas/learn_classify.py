@@ -37,6 +37,10 @@ PROBABILITY = (
     "model that re-ranks and an instance with a vector."
 )
 
+LEVELS = (
+    "Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it "
+    "together with all labels below it."
+)
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "additionalProperties": {
@@ -44,12 +48,13 @@ FEATURES_SCHEMA: dict[str, Any] = {
             {"type": "number"},
             {"type": "string"},
             {"type": "boolean"},
-            {"type": "array", "items": {"type": "string"}},
+            {"type": "array", "items": {"type": ["string", "null"]}},
+            {"type": "null"},
         ]
     },
     "examples": [{"wheat": 0.4, "price": 3, "country": "FI", "tags": ["a", "b"], "urgent": True}],
     "description": "A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a "
-    "list is several of these, true is the value 1, false is ignored.",
+    "list is several of these, true is the value 1; false, null and an empty string are absent.",
 }
 TEXT = (
     "Text, split by the model's analyzer, or an object with the texts of named fields. A word that is longer than a "
@@ -62,8 +67,9 @@ VECTOR = (
 )
 
 WARNING = (
-    "Only if the model ignores negative numbers of an instance; names those of the first such instance. With NDJSON, "
-    "only in the answer to the first such line of a request."
+    "Only if the model ignores negative numbers of an instance, uses only the most frequent terms of its text, or does "
+    "not know a label of `include` or `exclude`. With a batch it is about the first such instance. With NDJSON, only "
+    "in the answer to the first such line of a request."
 )
 
 LABELS = "The true labels, at most 100; at least one unless `rejected` or `ignored` has one."
@@ -80,14 +86,15 @@ Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "repli
 Features = Annotated[Raw, Meta(extra_json_schema=FEATURES_SCHEMA)]
 FIELDS_SCHEMA = {"maxProperties": MAX_FIELDS, "propertyNames": {"minLength": 1, "maxLength": MAX_FIELD_NAME}}
 Text = Annotated[
-    str | Annotated[dict[str, str], Meta(extra_json_schema=FIELDS_SCHEMA)],
+    str | Annotated[dict[str, str | None], Meta(extra_json_schema=FIELDS_SCHEMA)],
     Meta(description=TEXT, examples=["wheat prices rise", {"title": "wheat prices", "body": "they rise"}]),
 ]
 Warned = Annotated[str, Meta(description=WARNING)] | None
-Chosen = Annotated[list[str], Meta(max_length=MAX_CHOSEN)]
-Labels = Annotated[list[str], Meta(description=LABELS, examples=[["grain"]])]
-Rejected = Annotated[list[str], Meta(description=REJECTED, examples=[["crude"]])]
-Ignored = Annotated[list[str], Meta(description=IGNORED, examples=[["trade"]])]
+Label = str | int | float | None
+Chosen = Annotated[list[Label], Meta(max_length=MAX_CHOSEN)]
+Labels = Annotated[list[Label], Meta(description=LABELS, examples=[["grain"]])]
+Rejected = Annotated[list[Label], Meta(description=REJECTED, examples=[["crude"]])]
+Ignored = Annotated[list[Label], Meta(description=IGNORED, examples=[["trade"]])]
 Weight = Annotated[float, Meta(gt=0, le=MAX_WEIGHT, description=WEIGHT, examples=[1.0])]
 
 
@@ -105,8 +112,9 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
     k: Annotated[int, Meta(ge=1, le=MAX_K, description="Maximum number of labels in an answer.")] = 10
     threshold: Annotated[float, Meta(description="Minimum score of the labels in an answer.")] | None = None
     min_probability: Annotated[float, Meta(ge=0, le=1, description=MIN_PROBABILITY)] | None = None
-    include: Annotated[Chosen, Meta(description="Rank only these labels.")] | None = None
-    exclude: Annotated[Chosen, Meta(description="Do not rank these labels.")] | None = None
+    include: Annotated[Chosen, Meta(description="Rank only these labels and those below them.")] | None = None
+    exclude: Annotated[Chosen, Meta(description="Do not rank these labels and those below them.")] | None = None
+    levels: Annotated[bool, Meta(description=LEVELS)] = False
     explain: Annotated[bool, Meta(description=EXPLAIN)] = False
     version: (
         Annotated[
@@ -182,6 +190,15 @@ class ScoredLabel(Struct, omit_defaults=True, gc=False):
         ]
         | None
     ) = None
+    path: Annotated[list[str], Meta(description="Only with `levels`: from the root to this label.")] | None = None
+
+
+class Ancestor(Struct, gc=False):
+    """A label, and the sum of the probabilities of the best 100 labels that are it or below it, at most 1."""
+
+    label: str
+    probability: float
+    path: list[str]
 
 
 class ClassifyAnswer(Struct, omit_defaults=True, gc=False):
@@ -193,6 +210,7 @@ class ClassifyAnswer(Struct, omit_defaults=True, gc=False):
     id: Annotated[str, Meta(description="Only with `remember`.")] | None = None
     remembered: Annotated[bool, Meta(description="False: the instance could not be stored.")] | None = None
     warning: Warned = None
+    ancestor: Ancestor | None = None
 
 
 class ClassifyBatchAnswer(Struct, omit_defaults=True, gc=False):

@@ -17,16 +17,23 @@ class Shape(BaseModel):
             state: str
 
     ``fields`` are the public ones in their order; the default is all fields of the record. Types, bounds and
-    descriptions are those of the record, except for the fields that the answer declares itself.
+    descriptions are those of the record, except for the fields that the answer declares itself. With ``defaults``, so
+    are the defaults.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    def __init_subclass__(cls, record: type | None = None, fields: str = "", **kwargs: Any) -> None:
+    def __init_subclass__(
+        cls, record: type | None = None, fields: str = "", defaults: bool = False, **kwargs: Any
+    ) -> None:
         super().__init_subclass__(**kwargs)
         hints = get_type_hints(record, include_extras=True) if record is not None else {}
         shown = {name: _documented(hints.get(name)) for name in fields.split() or hints}
         cls.__annotations__ = shown | cls.__annotations__
+        if record is not None and defaults:
+            usual = record()
+            for name in shown:
+                setattr(cls, name, getattr(usual, name))
 
     @classmethod
     def of(cls, record: object, **own: Any) -> Self:
@@ -36,12 +43,13 @@ class Shape(BaseModel):
 
 def _documented(hint: Any) -> Any:
     """Return a type with the bounds and the description of its ``msgspec.Meta`` in the form that pydantic reads."""
-    metas = [meta for part in (hint, *get_args(hint)) for meta in getattr(part, "__metadata__", ())]
+    parts = (hint, *get_args(hint), *(inner for part in get_args(hint) for inner in get_args(part)))
+    metas = [meta for part in parts for meta in getattr(part, "__metadata__", ())]
     found = {
         name: value
         for meta in metas
         if isinstance(meta, Meta)
-        for name in ("description", "ge", "le")
+        for name in ("description", "ge", "le", "min_length", "max_length")
         if (value := getattr(meta, name)) is not None
     }
     return Annotated[hint, Field(**found)] if found else hint

@@ -30,10 +30,10 @@ from abound.versions.promotion.params import ChallengerParams
 from abound.versions.promotion.scoring import (
     LearnedInstance,
     ScoredModel,
-    fitted_until,
     rank_by_version,
 )
 from abound.versions.promotion.standings import Standings
+from abound.versions.ranking import fitted_until, named_at
 from abound_core.errors import ArtifactsUnavailable, Corrupted, UnknownOffset
 from abound_core.model.active_version import LIVE, ServingState
 from abound_core.promotion_rule import Contest, GateParams
@@ -205,7 +205,11 @@ class ContestFollower:
     async def _note(self, seen: Sequence[LearnedInstance]) -> None:
         loaded = self._challengers.loaded
         vectors = [one.vector for one in seen]
-        listed = {name: await asyncio.to_thread(rank_by_version, version, vectors) for name, version in loaded.items()}
+        live = self.model.live
+        listed = {
+            name: await asyncio.to_thread(rank_by_version, version, live.renamed(named_at(version)), vectors)
+            for name, version in loaded.items()
+        }
         knows = {name: fitted_until(version)[:2] for name, version in loaded.items()}
         time_slice = TimeSlice()
         for i, one in enumerate(seen):

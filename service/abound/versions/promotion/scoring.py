@@ -8,7 +8,6 @@ that this path skips, such as repeats and emptied requests, are not scored.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
@@ -16,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.log.events import Event, LearnEvent
-from abound.state.replicated_model import ReplicatedModel, enlarge
+from abound.state.replicated_model import ReplicatedModel, step
+from abound.versions.ranking import RankingRequest, rank_all
 from abound.versions.versions import LoadedVersion
 from abound_core.instances.record import record_shape, unpack_labels
 from abound_core.instances.record_kernels import vector_end
 from abound_core.model.entry_application import EntryApplication
+from abound_core.model.label_changes import Renamed
 from abound_core.model.live_model import LiveModel
 from abound_core.model.receipts import Receipts
 from abound_core.types import START, Offset
@@ -38,11 +39,16 @@ class LearnedInstance(NamedTuple):
 class RankingProxy:
     """Proxy of a LiveModel that ranks records before it applies them; ``EntryApplication`` uses it like the model."""
 
+    at: tuple[Offset, int]
+
     def __init__(self, live: LiveModel, at: Offset, seen: list[LearnedInstance]) -> None:
         self.receipts: Receipts = live.receipts
         self._live = live
         self._at = at
         self._seen = seen
+
+    def prepare(self) -> None:
+        self._live.prepare()
 
     def apply(
         self,
@@ -53,13 +59,17 @@ class RankingProxy:
     ) -> tuple[int, int]:
         """Rank each record and then apply it. Records without a true label, or that register one, are not recorded."""
         live = self._live
+        entry, first = self.at
         for i in range(len(ranks)):
             shape = record_shape(buffer, at)
             end = int(vector_end(buffer, at))
-            vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
+            vector, true = buffer[at:end], frozenset(filter(None, map(live.present, unpack_labels(buffer, end))))
             best = live.rank(vector, DEPTH)
+            live.at = entry, first + i
             listed = [live.label(class_id) for class_id in best.class_ids.tolist()]
-            at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
+            at, applied = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
+            if not applied:
+                return at, i
             if true and shape.details_at < 0:
                 self._seen.append(LearnedInstance(self._at, vector, true, listed))
         return at, len(ranks)
@@ -81,20 +91,11 @@ class ScoredModel(ReplicatedModel):
         live = self.live
         applying = EntryApplication(RankingProxy(live, at, self.recorded), event.records, event.n, event.units, at)
         while not applying.done:
-            if live.is_crowded:
-                await enlarge(live)
-            applying.step(self.slice_events)
+            await step(live, applying, self.slice_events)
             await asyncio.sleep(0)
         return applying
 
 
-def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[list[str]]:
-    rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
-    labels, starts = loaded.fitted.labels, rankings.starts.tolist()
-    return [[labels[i] for i in rankings.ids[start:end].tolist()] for start, end in itertools.pairwise(starts)]
-
-
-def fitted_until(loaded: LoadedVersion) -> Offset:
-    """Return the last offset that a version was fitted on. It must not be scored on instances up to there."""
-    until = (loaded.card.data_range or {}).get("until")
-    return START if until is None else Offset.parse(until)
+def rank_by_version(loaded: LoadedVersion, renamed: Renamed, vectors: Sequence[bytes]) -> list[list[str]]:
+    asked = [RankingRequest(loaded, vector, DEPTH, None, None, None, START, renamed) for vector in vectors]
+    return [[label for label, _ in ranked] for ranked in rank_all(asked)]

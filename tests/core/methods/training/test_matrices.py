@@ -36,7 +36,7 @@ def vectorizer() -> Vectorizer:
 
 
 def read(rows: list[DatasetInstance], like: Matrices | None = None) -> Matrices:
-    return gather(rows, vectorizer().vectorize, DATASET_LIMITS, SECRET, like)
+    return gather(rows, vectorizer(), DATASET_LIMITS, SECRET, like)
 
 
 def test_columns_stand_in_the_order_of_numbers_and_letters():
@@ -187,9 +187,9 @@ def test_idf_is_on_for_text_unless_told(rows, use_idf, expected):
 @pytest.mark.parametrize("boolean", [False, True])
 def test_matrices_are_a_data_set_again_with_its_dense_vectors(boolean):
     rows = [*ROWS, DatasetInstance(text="wheat prices", vector=[3.0, -4.0, 0.5], labels=("grain",), line=4)]
-    vectorize = Vectorizer(ModelConfig(boolean=boolean), DATASET_LIMITS).vectorize
-    expected = vectorize_all(rows, vectorize, DATASET_LIMITS)
-    found = to_dataset(gather(rows, vectorize, DATASET_LIMITS, SECRET, dense_bytes=1000), boolean)
+    made_by = Vectorizer(ModelConfig(boolean=boolean), DATASET_LIMITS)
+    expected = vectorize_all(rows, made_by, DATASET_LIMITS)
+    found = to_dataset(gather(rows, made_by, DATASET_LIMITS, SECRET, dense_bytes=1000), boolean)
     assert found.learnable.tolist() == expected.learnable.tolist()
     for row in range(len(rows)):
         given, made = unpack_vector(expected.vectors[row]), unpack_vector(found.vectors[row])
@@ -198,4 +198,4 @@ def test_matrices_are_a_data_set_again_with_its_dense_vectors(boolean):
         assert (None if same is None else same.tolist()) == (None if numbers is None else numbers.tolist())
         parts = [one.label_parts[row] and sorted(unpack_labels(one.label_parts[row], 0)) for one in (expected, found)]
         assert parts[0] == parts[1]
-    assert gather(rows, vectorize, DATASET_LIMITS, SECRET, dense_bytes=9).dense is None
+    assert gather(rows, made_by, DATASET_LIMITS, SECRET, dense_bytes=9).dense is None
