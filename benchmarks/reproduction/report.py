@@ -32,9 +32,10 @@ page. An interrupted run can be continued.
 
 Parts of the papers that are not built or not repeated:
 
-- Madani et al. (2009): the two worked cases of section 4.3.1, `p_ind` 0 (6.3.7; R@1 below 58 on RCV1), class
-  prototypes (6.4.3) and the indegrees of classes (6.4.4).
-- Mineiro and Karampatziakis (2015): the spectrum of the label covariance (4.3.2) and the second-order decoder.
+- Madani et al. (2009): the two worked cases of section 4.3.1, `p_ind` 0 (6.3.7; R@1 below 58 on
+  RCV1), class prototypes (6.4.3) and the indegrees of classes (6.4.4).
+- Mineiro and Karampatziakis (2015): the spectrum of the label covariance (4.3.2) and the
+  second-order decoder.
 - Wadbude et al. (2017): the joint method with dot products in place of cosines, and P@2 and P@4.
 """
 
