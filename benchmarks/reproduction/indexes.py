@@ -52,9 +52,10 @@ INDEX = ResultTable(
     "classes (here about half of its documents, topics alone), Reuters with one class each. Here and in the "
     "next two tables, Reuters has words of at least two characters, which is scikit-learn's default. " + BETTER + " "
     "The SVM of this product is more accurate than FF on Reuters and on RCV1-v2, where all topics of an instance are "
-    "true labels. By the paper's protocol only the lowest classes of RCV1 count, with ancestors inferred from the data. R@1 "
-    "is then 71.9 for FF, 78.3 for the perceptron, 82.6 for the top-down SVM, 83.9 for the SVM, and 84.2 for "
-    "`update: sls` in one pass. The paper has 78.7 for FF and 78.3 for the top-down SVM, so its order is not reproduced there. ",
+    "true labels. By the paper's protocol only the lowest classes of RCV1 count, with ancestors inferred from "
+    "the data. R@1 is then 71.9 for FF, 78.3 for the perceptron, 82.6 for the top-down SVM, 83.9 for the SVM, "
+    "and 84.2 for `update: sls` in one pass. The paper has 78.7 for FF and 78.3 for the top-down SVM, so its "
+    "order is not reproduced there.",
     measures=("R@1", "R@5", "HR", "edges", "work"),
     rows=(
         Row(
