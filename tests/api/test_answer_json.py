@@ -13,7 +13,7 @@ from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.types import START, Offset, Ranking
 
-ODD = ["plain", 'quo"te', "back\\slash", "\n\t\x00\x1f", "é", "\U0001f600", "</script>", " ", "%b{}", "x" * 512]
+ODD = ["plain", 'quo"te', "back\\slash", "\n\t\x00\x1f", "é", "\U0001f600", "</script>", "%b{}", "x" * 512]
 
 
 def model_of(labels: list[str]) -> LiveModel:

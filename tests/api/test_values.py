@@ -89,7 +89,7 @@ def test_registered_labels_follow_the_same_rule(service: Served, model: str) -> 
     labels = [{"label": "a\u00a0b ", "name": "A", "parent": "c "}, {"label": 3.0}]
     service.http.put(f"/models/{model}/labels", json={"labels": labels}).raise_for_status()
     answer = service.http.get(f"/models/{model}/labels").json()
-    assert answer["labels"] == ["a b", "3"]
+    assert answer["labels"] == ["a b", "c", "3"]  # a parent is a label
     assert answer["details"]["a b"]["parent"] == "c"
     twice = {"labels": [{"label": "d"}, {"label": "d "}]}
     problem(service.http.put(f"/models/{model}/labels", json=twice), 422, field="labels[1].label")

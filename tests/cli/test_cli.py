@@ -187,7 +187,7 @@ def test_a_refused_row_is_a_row_of_the_answers(run: Run, url: str, tmp_path: Pat
 
 def test_answers_have_the_lines_of_the_file(run: Run, url: str, tmp_path: Path, test: Path) -> None:
     path, output = tmp_path / "some.jsonl", tmp_path / "answers.jsonl"
-    path.write_text('{"text": "a"}\n\n{"text": \n{"features": {"a": null}}\n{"text": "b"}\n')
+    path.write_text('{"text": "a"}\n\n{"text": \n{"features": {"a": [1]}}\n{"text": "b"}\n')
     run("models", "create", "lines", "--url", url)
     at = ("--url", url, "-m", "lines")
     answers = [json.loads(line) for line in run("classify", path, *at, "--skip", 1, "--skip-bad").out.splitlines()]
@@ -245,7 +245,7 @@ def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp
             "did you mean 'labels'?; nothing was read from it (to go on all the same, use --yes)\n",
         ),
         ({"txt": "wheat", "labels": ["grain"]}, "line 1: unknown field 'txt'; did you mean 'text'?"),
-        ({"text": "wheat", "labels": 1.5}, "line 1: not an instance in JSON"),
+        ({"text": "wheat", "labels": [[1]]}, "line 1: not an instance in JSON"),
         ({"text": "wheat", "topic": "grain"}, "line 1: unknown field 'topic'"),
         ({"text": "wheat", "weight": 2}, "some.jsonl: line 1, has no labels and the fields text, weight"),
         (

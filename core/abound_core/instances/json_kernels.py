@@ -112,6 +112,12 @@ def _escaped(data, at):
 
 
 @inlined
+def _is_normal(letter):
+    """Return whether an escaped character is one of those that stay as they are: ASCII, Latin, Cyrillic and Han."""
+    return 32 <= letter <= 126 or 0xC0 <= letter <= 0x24F or 0x400 <= letter <= 0x482 or 0x4E00 <= letter <= 0x9FFF
+
+
+@inlined
 def _copy_string(source, at, memory, to, most, normalize):
     """Copy a string from after its opening quote to ``memory``, with escapes decoded.
 
@@ -142,7 +148,7 @@ def _copy_string(source, at, memory, to, most, normalize):
         if data[at] != 92:
             break
         letter, at = _escaped(data, at + 1)
-        if letter < 0 or (normalize and (letter < 32 or letter > 126)):
+        if letter < 0 or (normalize and not _is_normal(letter)):
             break
         to += _store_letter(memory, to, letter)
     return np.int64(-1), np.int64(0)

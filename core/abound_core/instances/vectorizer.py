@@ -145,12 +145,13 @@ class Vectorizer:
         """
         self.warning = None
         terms: list[str] = []
-        counts: Counter[str] = Counter()
+        counts: Counter[str] | None = None
         fields: dict[str, Counter[str]] = {}
         lines: bytes | None = b""
         if isinstance(text, Mapping):
             given = {name: field for name, field in text.items() if field is not None}
             fields, lines = self._count_fields(given), None
+            counts = Counter()
             for field in fields.values():
                 counts.update(field)
             # Shortest first: encoders cut the end.
@@ -169,7 +170,7 @@ class Vectorizer:
             vector = self._read(lines, features) if dense is None else self._read_with(dense, lines, features)
             if vector is not None:
                 return vector
-        counts = counts or Counter(terms)
+        counts = Counter(terms) if counts is None else counts
         active = self._nothing_active()
         active.add_terms(self._weights(counts, fields))
         n_most = self._limits.max_features

@@ -259,7 +259,11 @@ class Classify:
         warnings.first = before or await self._warning(model, request)
         vector = await vector_of(model.live, request, warnings)
         warning = None if before else warnings.first
-        return self._rank(model, await self._choose(model, request), vector, request, config, warning)
+        try:
+            return self._rank(model, await self._choose(model, request), vector, request, config, warning)
+        except AboundError:
+            warnings.first = before  # its answer has no warning: the next one has
+            raise
 
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
         """Return the version to rank by; None: the index."""

@@ -33,7 +33,6 @@ from abound.cli.skos import FORMATS as SKOS_FORMATS
 from abound.cli.skos import ConceptId, read_concepts
 from abound.cli.skos import format_of as skos_format
 from abound_core.errors import Malformed
-from abound_core.instances.names import normalized
 from abound_core.instances.read_options import DIALECT, ReadOptions
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ def list_labels(
 
 def _similar(client: Client, model: str) -> list[tuple[str, ...]]:
     """Return each label with the first one that equals it but for case, accents and spaces."""
+    from abound_core.instances.names import normalized
+
     first: dict[str, str] = {}
     pairs: list[tuple[str, ...]] = []
     for offset in itertools.count(0, PAGE):

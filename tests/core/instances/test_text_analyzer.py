@@ -168,7 +168,7 @@ STREAM = [
 
 
 @pytest.mark.parametrize(
-    ("update", "digest"), [("fsu", "cd7723e02800b047209bd074545b9fb0"), ("sls", "99a0ed749ee89219c3fc9b532ee60326")]
+    ("update", "digest"), [("fsu", "fa5cf8cfc3444fb9e3f51f528b48d4ab"), ("sls", "facdb751d7b676211be0189988e6b832")]
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
     config = ModelConfig(
