@@ -43,7 +43,7 @@ class Params:
     Attributes
     ----------
     trees : int
-        Trees, whose chances are averaged.
+        Number of trees; their chances are averaged.
     leaf : int
         Most labels of a node; more are divided into two halves.
     beam : int
