@@ -132,6 +132,7 @@ class Decisions:
             or max(sets[kernels.HELD], sets[kernels.REACHED]) > sets[kernels.DEFERRED]
             or sets[kernels.THETA] > kernels.MOST_THETA
             or np.any((given["newest"] & 3) > kernels.NONE)
+            or np.any(given["newest"] >> 5 > (given["newest"] >> 2 & 7))
         ):
             raise Corrupted("the decisions of a model have contradictory counts")
         for name, array in given.items():
