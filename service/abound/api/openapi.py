@@ -323,7 +323,9 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
             forms.append(form)
             continue
         empty = {label: {"maxItems": 0} for label in ("labels", "rejected", "ignored")}
-        forms.append({"required": [field, "none"], "properties": form["properties"] | empty | {"none": {"const": True}}})
+        forms.append(
+            {"required": [field, "none"], "properties": form["properties"] | empty | {"none": {"const": True}}}
+        )
         for label in empty:
             some = {label: {"type": "array", "minItems": 1}}
             forms.append({"required": [field, label], "properties": form["properties"] | some})
