@@ -511,8 +511,8 @@ class LiveModel(ModelState):
         self,
         vector: bytes,
         k: int,
-        include: Collection[str] | None = None,
-        exclude: Collection[str] | None = None,
+        include: Collection[object] | None = None,
+        exclude: Collection[object] | None = None,
         zero_shot: bool = True,
         agreement: float | None = None,
     ) -> Decided:

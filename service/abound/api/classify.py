@@ -303,7 +303,7 @@ class Classify:
         chosen = (max(k, SUMMED) if request.levels else k, request.include, request.exclude)
         if live.decisions.on and request.decide is not False:
             agreement = request.decide.agreement if isinstance(request.decide, DecideOptions) else None
-            decided = live.decide(vector, *chosen, request.zero_shot, agreement)
+            decided = live.decide(vector, *chosen, zero_shot=request.zero_shot, agreement=agreement)
             ranking = decided.ranking
         elif live.calibration.on or least is not None:
             ranking = live.rank_estimated(
