@@ -309,7 +309,7 @@ async def revive_label(changes: ChangerDep, label: LabelPath, dry_run: DryRun = 
     "/models/{model}/labels/{label:path}", summary="Retire a label", response_model=ChangedAnswer, responses=RESPONSES
 )
 async def retire_label(changes: ChangerDep, label: LabelPath, dry_run: DryRun = False) -> Response:
-    """Suggest a label no more, and learn nothing for it. What was learned stays, for `revive`."""
+    """Suggest a label no more, and learn nothing for it. The learned weights stay, for `revive`."""
     return await changes.change([LabelChange("retire", label)], dry_run, {"from": "label"})
 
 
