@@ -110,24 +110,6 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
         await replica.request_snapshot("default")
 
 
-async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_offset(server, start_replica, work):
-    replica = await start_replica(server, ReplicaParams(snapshots=NEVER))
-    store, keys = replica.store, replica.model("default").keys
-    await replica.learn("default", drafts(5))
-    living = (await read_catalog(store)).get("default")
-    assert living is not None
-    made = await compact(store, living, NEVER)
-    await replica.learn("default", drafts(1, 2))
-    last = replica.model("default").offset
-    await expiring.put(store, schedule.WORKERS_KEY, "a worker that is busy", b"[]")
-    later = asyncio.create_task(schedule.request_snapshot(store, keys, last, 20))
-    await eventually(lambda: store.client.exists(keys.key("snapshot-wanted")))
-    assert await schedule.request_snapshot(store, keys, made.position.offset, 20) == made
-    assert await schedule.why_due(store, keys, made, NEVER) == "requested"
-    work.start()
-    assert (await later).position.offset == last
-
-
 async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(server, start_replica):
     replica = await start_replica(server)
     store, keys = replica.store, replica.model("default").keys
@@ -145,26 +127,6 @@ async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(serv
     assert await eventually(lambda: schedule.why_due(store, keys, empty, large)) == "the log has grown"
     made = await compact(store, living, NEVER)
     assert await schedule.why_due(store, keys, made, large) is None
-
-
-async def test_a_lease_that_another_worker_holds_is_respected(server, start_replica, work):
-    replica = await start_replica(server)
-    await replica.models.create("free", replica.model("default").live.config)
-    await replica.learn("default", drafts(10))
-    lease = replica.model("default").keys.key("lease")
-    await replica.store.client.set(lease, "another worker")
-    work.start(SnapshotParams(every_bytes=100))
-    for n in (1, 2):  # the worker has looked at both models when it has looked at one twice
-        await replica.learn("free", drafts(10, n))
-        await newest(replica, n, "free")
-    assert await replica.snapshots("default") == []
-    await replica.store.client.unlink(lease)
-    await newest(replica, 1)
-
-    async def is_free() -> bool:
-        return await replica.store.client.get(lease) is None
-
-    await eventually(is_free)
 
 
 @pytest.mark.parametrize(

@@ -105,12 +105,6 @@ def test_the_header_of_a_key_cannot_cover_lines(service: Served, model: str) -> 
     assert service.learned(model) == 0
 
 
-def test_no_lines_no_answers(service: Served, model: str) -> None:
-    for body in (b"", b"\n", b"\n \n\r\n"):
-        for route in ("learn", "classify"):
-            assert lines(service.http.post(f"/models/{model}/{route}", content=body, headers=NDJSON)) == []
-
-
 def test_too_many_lines_end_with_a_problem(service: Served, model: str) -> None:
     body = ndjson(*(instance(i) for i in range(3002)))
     answered = lines(service.http.post(f"/models/{model}/learn", content=body, headers=NDJSON))
@@ -142,18 +136,6 @@ def test_too_many_bytes_are_refused_when_they_are_told_or_when_they_show(service
     shown = lines(service.http.post(f"/models/{model}/learn", content=chunks(), headers=NDJSON))
     assert checked_problem(shown[-1], 413, "too-large")["line"] == len(shown)
     assert service.learned(model) == len(shown) - 1 > 0
-
-
-def test_lines_in_pieces_are_put_together(service: Served, model: str) -> None:
-    body = ndjson(*(instance(i) | {"source": "é" * 300} for i in range(40))).rstrip(b"\n")
-
-    def chunks() -> Iterator[bytes]:
-        for start in range(0, len(body), 7):
-            yield body[start : start + 7]
-
-    answered = lines(service.http.post(f"/models/{model}/learn", content=chunks(), headers=NDJSON))
-    assert len(answered) == 40
-    assert service.learned(model) == 40
 
 
 async def test_a_line_of_many_pieces_takes_time_in_proportion_to_them() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import math
 import re
 import socket
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -340,18 +338,6 @@ async def test_a_connection_is_closed_when_all_together_keep_too_much(monkeypatc
         assert await answers(reader, 200) == numbers(200)
 
 
-async def test_stopping_answers_those_that_are_parsed_and_closes() -> None:
-    app = Echo(is_open=False)
-    async with one(app) as (reader, writer, connection, _):
-        writer.write(gets(500))
-        await until(lambda: connection.unparsed_bytes)
-        connection.shutdown()
-        app.opened.set()
-        assert await answers(reader, MAX_TURN_REQUESTS) == numbers(MAX_TURN_REQUESTS)
-        assert await closed(reader)
-        assert app.n_begun == MAX_TURN_REQUESTS
-
-
 @pytest.mark.parametrize("reads", [False, True], ids=["reads nothing", "reads a little"])
 async def test_a_client_that_does_not_read_its_answers_is_closed(reads: bool) -> None:
     app = Echo(answer=bytes(20 * MB))
@@ -443,28 +429,6 @@ async def test_many_sent_together_are_answered_in_order() -> None:
         found = await answers(reader, len(bodies))
     assert [text.rpartition(b":")[2] for text in found] == bodies
     assert found[:4] == [b"at once:0", b"at once:1", b"at once:2", b"wait"]
-
-
-async def test_no_more_than_a_few_keep_other_connections_waiting() -> None:
-    turns = itertools.count(1)
-    turn = 0
-    answered: list[int] = []  # the turn of the event loop in which each request was answered
-
-    def count_turn() -> None:
-        nonlocal turn
-        turn = next(turns)
-        asyncio.get_running_loop().call_soon(count_turn)
-
-    def noting(headers: Any, body: bytes) -> tuple[bytes, str] | None:
-        answered.append(turn)
-        return quick(headers, body)
-
-    async with one(shortcuts=lambda path: noting) as (reader, writer, *_):
-        count_turn()
-        bodies = numbers(20 * MAX_TURN_REQUESTS + 2)
-        writer.write(b"".join(map(asked, bodies)))
-        assert await answers(reader, len(bodies)) == [b"at once:" + body for body in bodies]
-    assert max(Counter(answered).values()) <= MAX_TURN_REQUESTS
 
 
 @pytest.mark.parametrize("ends", ["idle", "stop"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 
 import pytest
 
-from abound.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused, Unreachable
+from abound.client import Client, InputInstance, Labelled, Model, Refused, Unreachable
 from tests.support.served import Served, fresh_model, served
 
 
@@ -102,20 +101,6 @@ def test_half_of_a_surrogate_pair_ends_no_stream(service: Served) -> None:
     assert service.learned(name) == 2
 
 
-async def test_an_event_loop_teaches_and_asks_at_once(service: Served) -> None:
-    name = fresh_model(service)
-    async with AsyncClient(service.url) as client:
-        model = AsyncModel(client, name)
-        learned = [answer async for answer in model.learn_many(stream(1500))]
-        assert not [one for one in learned if isinstance(one, Refused)]
-        answers = await asyncio.gather(*(model.classify(features={f"f{i % 7}": 1}, k=1) for i in range(50)))
-        assert [one.labels[0].label for one in answers] == [f"c{i % 7}" for i in range(50)]
-        assert (await client.stats(name))["learned"] == 1500
-        assert (await model.learn("late", ["late"])).applied
-        with pytest.raises(Refused):
-            await client.describe("nobody")
-
-
 def test_a_client_can_start_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ABOUND_KEY", "of another service")
     with Client(":memory:") as client:
@@ -126,12 +111,3 @@ def test_a_client_can_start_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch
         url = client.url
     with pytest.raises(Unreachable), Client(url) as client:
         client.models()
-
-
-def test_the_service_of_a_client_that_was_not_closed_ends_with_it() -> None:
-    client = Client(":memory:")
-    url = client.url
-    assert client.ready()
-    del client
-    with pytest.raises(Unreachable), Client(url) as other:
-        other.models()

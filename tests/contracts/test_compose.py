@@ -59,15 +59,6 @@ def test_only_those_that_need_it_reach_the_store() -> None:
             assert port.startswith("127.0.0.1:")
 
 
-def test_what_is_in_the_store_at_most_fits_into_its_container() -> None:
-    """A third more than its data, for rewriting its file; each model of a replica fits in it twice, to be replaced."""
-    command = SERVICES["store"]["command"]
-    most = int(command[command.index("--maxmemory") + 1].removesuffix("gb")) * 2**30
-    assert bytes_of(SERVICES["store"]["mem_limit"]) >= 4 / 3 * most
-    models = int(SERVICES["replica"]["environment"]["ABOUND_MAX_MEMORY"])
-    assert bytes_of(SERVICES["replica"]["mem_limit"]) > 2 * models
-
-
 def test_grafana_has_no_login() -> None:
     environment = SERVICES["grafana"]["environment"]
     assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"

@@ -6,7 +6,6 @@ import copy
 import json
 import re
 import subprocess
-import sys
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -55,17 +54,6 @@ def test_with_its_defaults_it_is_the_kustomize_base() -> None:
     assert len(base) > 10
     assert comparable(chart(VALUES)) == base
     assert {one["metadata"]["labels"][MANAGED_BY] for one in chart(VALUES)} == {"Helm"}
-
-
-def test_the_committed_chart_is_that_of_the_base(tmp_path: Path) -> None:
-    needs("kubectl")
-    words = [sys.executable, str(ROOT / "deploy" / "helm" / "generate.py"), str(tmp_path)]
-    subprocess.run(words, check=True, capture_output=True)
-    made, committed = (
-        {one.relative_to(folder): one.read_text() for one in folder.rglob("*") if one.is_file()}
-        for folder in (tmp_path, CHART)
-    )
-    assert committed == made, "python deploy/helm/generate.py writes it"
 
 
 def test_values_reach_their_places() -> None:

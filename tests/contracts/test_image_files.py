@@ -25,14 +25,6 @@ from tests.test_licences import PROJECT, closure
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("builder", "is_told"), [("docker", False), ("podman", True), ("buildah", True)])
-def test_every_builder_keeps_the_health_check(builder: str, is_told: bool) -> None:
-    words = ["make", "--dry-run", "--directory", str(ROOT), "image", f"BUILDER={builder}"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert f"{builder} build" in done.stdout
-    assert ("--format docker" in done.stdout) is is_told
-
-
 class Alive(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/livez" else 404)

@@ -14,8 +14,8 @@ from abound.history.archive import ArchiveContext, archive, restart_history
 from abound.history.garbage import FileCollector
 from abound.history.history import History, HistoryManifest, HistoryParams, Segment
 from abound.history.load import load_newest
-from abound.history.replay import compact, replay
-from abound.history.retention import deletable_segments, enforce_retention, segments_over_bounds
+from abound.history.replay import replay
+from abound.history.retention import enforce_retention, segments_over_bounds
 from abound.log import stream
 from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
@@ -26,7 +26,7 @@ from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
-from tests.support.lab import SHORT, SMALL, Archived, Lab, events, model_of, refitted
+from tests.support.lab import SHORT, Archived, Lab, events, model_of, refitted
 from tests.support.streams import create, drafts
 
 
@@ -135,22 +135,6 @@ async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived)
         assert await full_log.newest_offset(store, keys) == model.offset(-1)
 
 
-async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archived) -> None:
-    living = await create(model.store, "empty")
-    await compact(model.store, living, SMALL)
-    async with acquire(model.store, living.keys) as lease:
-        begun = await restart_history(ArchiveContext(model.store, model.artifacts, living, lease))
-    assert begun.start == START
-    empty = Archived(model.store, model.artifacts, living, [])
-    for seed in range(3):
-        await empty.grow(20, seed)
-    contents = await empty.archive()
-    assert contents.n_entries == 39
-    assert await empty.past() == empty.every
-    again = await replay(model.store, living, from_start=True, artifacts=model.artifacts)
-    assert again.live.n_learned == 60
-
-
 # what is loaded
 
 
@@ -250,14 +234,6 @@ def test_how_much_retention_takes() -> None:
     for now, gone in ((10_999, 0), (11_000, 0), (11_600, 1), (11_999, 1), (12_000, 2), (99_999, 4)):
         assert segments_over_bounds(contents, HistoryParams(keep_seconds=10), now) == gone
     assert segments_over_bounds(listed(), HistoryParams(keep_seconds=1, keep_bytes=1), 10**9) == 0
-
-
-def test_retention_stops_before_what_somebody_needs() -> None:
-    contents = listed(*[100] * 6)
-    assert deletable_segments(contents, 4, None) == 4
-    assert deletable_segments(contents, 4, Offset(2999, 0, 0)) == 3
-    assert deletable_segments(contents, 4, Offset(2998, 7, 3)) == 2
-    assert deletable_segments(contents, 4, START) == 0
 
 
 async def test_a_replay_that_begins_while_the_first_entries_are_archived(

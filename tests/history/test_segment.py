@@ -142,9 +142,6 @@ async def exchanged(model: Archived, contents: HistoryManifest) -> None:
 
 DAMAGES: dict[str, Change] = {
     "flipped": in_file(lambda data: data[:60] + bytes([data[60] ^ 4]) + data[61:]),
-    "truncated": in_file(lambda data: data[:-1]),
-    "empty": in_file(lambda data: b""),
-    "longer": in_file(lambda data: data + b"\0"),
     "missing": in_file(None),
     "exchanged": exchanged,
 }

@@ -16,7 +16,6 @@ from abound.state.snapshots import SnapshotParams
 from abound.store import expiring
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from abound_core.errors import Corrupted, UnknownModel
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
 from tests.support.valkey import Server
@@ -67,18 +66,6 @@ async def test_a_replica_that_serves_something_else_is_found(
     digests = {marked.replica: marked.digest for marked in verified.replicas}
     assert digests[one.id] == verified.from_start == verified.from_snapshot
     assert digests[other.id] != digests[one.id]
-
-
-async def test_a_log_that_cannot_be_rebuilt_is_not_good(
-    server: Server, start_replica: StartReplica, store: Store
-) -> None:
-    one = await start_replica(server)
-    await one.learn("default", drafts(10))
-    await store.client.xadd(one.model("default").keys.log, {"e": b"x", "c": b"y"})
-    with pytest.raises(Corrupted, match="cannot be rebuilt"):
-        await verify(store, "default")
-    with pytest.raises(UnknownModel):
-        await verify(store, "other")
 
 
 async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(

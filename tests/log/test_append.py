@@ -173,23 +173,6 @@ async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(o
 FSYNC = ReplicaParams(durability="fsync")
 
 
-async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(
-    own_server: Server, start_replica: StartReplica
-) -> None:
-    """Valkey answers WAITAOF before it has synced, unless it syncs every command."""
-    replica = await start_replica(own_server, FSYNC)
-    for policy in ("everysec", "always"):
-        with own_server.client() as client:
-            client.config_set("appendfsync", policy)
-        await until(lambda policy=policy: (info := replica.server_info()) is not None and info.appendfsync == policy)
-        if policy == "always":
-            assert (await learn(replica, draft('{"a": 1}', "x"))).durability == "fsync"
-            continue
-        with pytest.raises(StoreUnavailable, match=r"nothing was appended.*CONFIG SET appendfsync always"):
-            await learn(replica, draft('{"a": 1}', "x"))
-    assert await length(replica) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [("no-appendfsync-on-rewrite", "no", "yes"), ("appendfsync", "always", "everysec")],

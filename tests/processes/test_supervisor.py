@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 
@@ -14,7 +13,7 @@ import pytest
 
 from abound.api.problems import KINDS
 from abound.processes import child as child_module
-from abound.processes import lifetime, memory
+from abound.processes import lifetime
 from abound.processes.child import MAX_CRASHES, MAX_REFUSALS, Child
 from abound.processes.startup_page import StartupServer, StartupStatus, listen, url_of
 from abound.processes.status_pipe import EXIT_REFUSED, Report, Reporter
@@ -38,30 +37,6 @@ def test_a_port_in_use_is_refused_in_words():
 def test_a_host_that_is_not_this_machine_is_refused(host):
     with pytest.raises(CannotStart, match=host[:20]):
         listen(host, 0)
-
-
-def has_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as attempt:
-            attempt.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
-def test_ipv6_addresses():
-    with listen("::1", 0) as listening:
-        assert url_of(listening) == f"http://[::1]:{listening.getsockname()[1]}"
-    with listen("::", 0) as listening:
-        port = listening.getsockname()[1]
-        assert url_of(listening) == f"http://[::1]:{port}"
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-
-
-def test_localhost_is_reached_by_ipv4():
-    with listen("localhost", 0) as listening:
-        socket.create_connection(("127.0.0.1", listening.getsockname()[1]), timeout=5).close()
 
 
 # before a replica is ready
@@ -92,14 +67,6 @@ async def test_alive_but_not_ready(door):
     assert problem["retry_after"] == 1.0
     assert "replaying the log" in problem["detail"]
     assert problem["request_id"] != (await client.get("/readyz")).json()["request_id"]
-
-
-@pytest.mark.parametrize("size", [10, 3_000_000])
-async def test_a_request_with_a_body_gets_its_answer_whole(door, size):
-    _, client = door
-    answer = await client.post("/learn", content=b"x" * size)
-    assert answer.status_code == 503
-    assert answer.json()["status"] == 503
 
 
 async def test_nonsense_is_hung_up_on_and_others_are_answered(door):
@@ -276,12 +243,3 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
 
 
 # what the children are told
-
-
-@pytest.mark.parametrize(
-    ("processes", "worker", "store", "shares"),
-    [(1, True, True, 8), (1, False, True, 4), (1, True, False, 5), (3, True, True, 10)],
-)
-def test_replicas_leave_memory_for_what_else_runs_here(processes, worker, store, shares):
-    bound = memory.default_models_memory(processes, worker=worker, store=store)
-    assert bound == int(0.8 * memory.total_memory() / shares)

@@ -11,8 +11,6 @@ from abound.replica.replica import appender_of
 from abound.replica.storage_status import NO_ARTIFACTS
 from abound_core.config import ModelConfig
 from abound_core.errors import (
-    Conflict,
-    InvalidInstance,
     NotReady,
     StoreUnavailable,
     UnknownModel,
@@ -69,19 +67,6 @@ async def test_deleting_the_default_model_makes_a_new_one(server: Server, start_
     await teach(one, seed=2)
     await until(lambda: other.model("default").live.n_learned == 50)
     assert len(await digests(one, other)) == 1
-
-
-async def test_a_change_of_configuration_reaches_all_at_one_offset(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    await teach(one)
-    assert (await one.configure("default", {"d_max": 3, "margin": 0.5})).d_max == 3
-    await teach(one, seed=2)
-    assert len(await digests(one, other)) == 1
-    assert other.model("default").live.config.margin == 0.5
-    with pytest.raises(Conflict, match="boolean"):
-        await one.configure("default", {"boolean": True})
-    with pytest.raises(InvalidInstance, match="d_max"):
-        await one.configure("default", {"d_max": -1})
 
 
 async def test_changes_that_contradict_each_other_stop_no_model(server: Server, start_replica: StartReplica) -> None:

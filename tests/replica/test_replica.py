@@ -8,7 +8,6 @@ import pytest
 
 from abound.history import replay
 from abound.log.catalog import read_catalog
-from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica, ReplicaParams
 from abound.state import replica_status
@@ -17,31 +16,9 @@ from abound.store.client import Store
 from abound_core.errors import (
     CannotStart,
 )
-from abound_core.model.entry_application import Unit
 from tests.support.fixtures import StartReplica
-from tests.support.replicas import digests, teach, until
-from tests.support.streams import draft
+from tests.support.replicas import teach
 from tests.support.valkey import Server
-
-
-async def test_entries_too_large_for_one_reply_get_through(own_server: Server, start_replica: StartReplica) -> None:
-    """The server itself ends a connection to which it owes more than a megabyte."""
-    params = ReplicaParams(log=LogParams(read_bytes=400_000))
-    one = await start_replica(own_server, params)
-    model = one.model("default")
-    large = draft("{" + ", ".join(f'"{i:0500}": 1' for i in range(200)) + "}", "x")
-    with own_server.client() as client:
-        client.config_set("client-output-buffer-limit", "normal 1000000 0 0")
-        pipe = client.pipeline(transaction=True)
-        for i in range(500):
-            records = large.records if i >= 450 else draft('{"a": 1}', "y").records
-            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", i, LearnEvent(records, 1, [Unit(1)])))
-            pipe.xadd(model.keys.log, {"e": payload, "c": checksum})
-        pipe.execute()
-    await until(lambda: model.live.n_learned == 500)
-    other = await start_replica(own_server, params)
-    assert other.model("default").live.n_learned == 500
-    assert len(await digests(one, other)) == 1
 
 
 async def test_a_store_that_cannot_reach_the_default_durability_is_refused(

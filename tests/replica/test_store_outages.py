@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import httpx
 import pytest
 
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
@@ -14,6 +15,7 @@ from abound_core.errors import (
     StoreUnavailable,
 )
 from abound_core.model.entry_application import Unit
+from tests.support import job_worker
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.served import served
@@ -37,6 +39,31 @@ def test_a_replica_cut_off_is_ready_up_to_the_bound(bound, status):
         assert answer.status_code == status
         assert ("more than max_staleness (0.2 s)" in answer.text) is (bound is not None)
         assert service.http.post("/classify", json={"text": "wheat"}).status_code == 200
+
+
+def test_learning_without_a_store_is_refused_in_time_and_says_whether_it_may_have_happened(monkeypatch):
+    monkeypatch.setenv("ABOUND_STORE_REPLY_SECONDS", "0.5")
+    monkeypatch.setattr("abound.api.learn.APPLY_SECONDS", 3.0)
+    with served() as service:
+
+        def learn(key: str) -> httpx.Response:
+            body = {"text": "wheat", "labels": ["grain"]}
+            return service.http.post("/learn", json=body, headers={"Idempotency-Key": key}, timeout=30)
+
+        def until_it_says(log: str) -> None:
+            job_worker.until(lambda: service.http.get("/readyz").json()["log"] == log)
+
+        assert learn("before").status_code == 200
+        service.server.pause()
+        first = learn("one")
+        assert first.status_code == 504
+        assert "same Idempotency-Key may be sent again" in first.json()["detail"]
+        until_it_says("cut off")
+        assert learn("two").status_code == 503
+        service.server.resume()
+        until_it_says("connected")
+        assert learn("one").status_code == 200
+        assert service.learned() == 2
 
 
 async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(

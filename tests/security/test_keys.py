@@ -174,17 +174,6 @@ def test_a_key_ends_with_its_life(service: Served, admin: CreatedKey) -> None:
     problem(ask(service, made), 401, "invalid-key")
 
 
-def test_a_rotated_key_lives_on_for_its_grace(service: Served, admin: CreatedKey) -> None:
-    old = make_key(service, "classify", models=["default"], description="d", rate="1000/second")
-    new: CreatedKey = on_store(service.server, lambda store: key_store.rotate(store, old.key.id, 2))
-    until(lambda: ask(service, new).status_code == 200)
-    assert (new.key.scopes, new.key.models, new.key.description, new.key.rate, new.key.replaces) == (
-        ("classify",), ("default",), "d", "1000/second", old.key.id,
-    )  # fmt: skip
-    until(lambda: ask(service, old).status_code == 401)
-    assert ask(service, new).status_code == 200
-
-
 def test_when_a_key_was_used_is_noted(service: Served, admin: CreatedKey, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("abound.security.key_ring.NOTE_SECONDS", 0.0)
     used, unused = make_key(service, "classify"), created(service, "classify")

@@ -189,27 +189,6 @@ async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
 SETTING = "no-appendfsync-on-rewrite"
 
 
-@pytest.fixture
-def pausing(start_server: StartServer) -> Server:
-    return start_server(**{SETTING: "yes"})
-
-
-async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(pausing)
-    durability = replica.status().durability
-    assert durability is not None
-    assert durability[:2] == ("always", ("log",))
-    assert f"CONFIG SET {SETTING} no" in str(durability.warning)
-    [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
-    assert (learned.applied, learned.durability) == (True, "log")
-    with pausing.client() as client:
-        client.config_set(SETTING, "no")
-    async with asyncio.timeout(60):
-        while (facts := replica.server_info()) is None or not facts.syncs_writes:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    assert facts.warning is None
-
-
 def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
     """What came of a remembered instance is answered from memory; how safe it is, the store is asked."""
     with served(durability="fsync") as service:

@@ -16,13 +16,11 @@ from abound.log.catalog import DEFAULT_MODEL
 from abound.replace.forget import delete_others
 from abound.replace.replace import ReplaceContext
 from abound.replica.replica import Replica
-from abound.settings import Settings
 from abound.state import replica_status
 from abound.store.client import Store
 from abound.tasks import wait_until
 from abound.versions import versions as versions
 from abound.versions.cache_cleanup import COPIES_KEY
-from abound.versions.promotion.runner import PromotionRunner
 from abound_core.errors import NotReady, UnknownVersion
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import until
@@ -131,17 +129,3 @@ async def test_who_forgets_waits_for_every_replica(
     assert await wait_until(is_asked, 0.01, 60)
     await replica_status.withdraw(one.store, [keys], "other")
     await forgetting
-
-
-async def test_a_machine_with_only_a_worker_deletes_them_too(
-    store: Store, machines: Machines, start_replica: StartReplica, server: Server
-) -> None:
-    await start_replica(server)  # a model is there
-    left = machines.folder / "worker" / f"{'0' * 32}.npy"
-    left.parent.mkdir()
-    left.touch()
-    stopping = asyncio.Event()
-    running = asyncio.create_task(PromotionRunner(Settings(), store, machines.artifacts("worker"), stopping).run())
-    await until(lambda: not left.exists())
-    stopping.set()
-    await running

@@ -18,7 +18,6 @@ from abound.jobs.record import Job
 from abound.jobs.record import new_id as job_id
 from abound.jobs.repository import JobRepository
 from abound.log.catalog import read_catalog
-from abound.store import expiring
 from abound.store.client import Store
 from abound.versions import activation
 from abound.versions import retention as version_retention
@@ -87,13 +86,6 @@ async def test_a_folder_that_cannot_be_read_loses_no_version(
     with pytest.raises(ArtifactsUnavailable, match="Input/output error"):
         await collect(store, artifacts)
     assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
-
-
-async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Store, artifacts: ArtifactStore) -> None:
-    name = new_id()
-    await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
-    await store.client.hset(KEYS.key("writing"), name, expiring.pack(1.0, b"0"))
-    assert await collect(store, artifacts) == 1
 
 
 async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, artifacts: ArtifactStore) -> None:

@@ -14,11 +14,10 @@ import pytest
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.artifacts.checksums import seal
 from abound.artifacts.npy import map_array
-from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound.versions import versions as versions
-from abound.versions.card import CARD, FORMAT, Card, digest_of, is_id
-from abound_core.errors import Cancelled, Conflict, Corrupted, UnknownApplyVersion, UnknownVersion
+from abound.versions.card import CARD, FORMAT, Card, digest_of
+from abound_core.errors import Cancelled, Corrupted, UnknownApplyVersion, UnknownVersion
 from abound_core.instances.record import pack_vector
 from abound_core.methods import fitted as fitting
 from abound_core.methods import registry
@@ -54,13 +53,6 @@ def vectors(n: int) -> list[bytes]:
     return found
 
 
-@pytest.fixture(params=["directory", "memory"])
-async def either(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> ArtifactStore:
-    artifacts = ArtifactStore(str(tmp_path) if request.param == "directory" else f"memory:/{tmp_path}")
-    await artifacts.join(store)
-    return artifacts
-
-
 def folder(artifacts: ArtifactStore, card: Card) -> Path:
     path = artifacts.path(versions.folder(KEYS, card.id))
     assert path is not None
@@ -79,33 +71,6 @@ async def test_what_is_loaded_answers_as_what_was_written(artifacts: ArtifactSto
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
     assert [loaded.fitted.labels[i] for i in after.ids] == [fitted.labels[i] for i in before.ids]
-
-
-async def test_a_version_survives_any_artifact_store(either: ArtifactStore) -> None:
-    fitted = fit(use_idf=True)
-    card = await write(either, fitted)
-    loaded = (await versions.load(either, KEYS, card.id)).fitted
-    arrays = loaded.to_arrays()
-    for name, array in fitted.to_arrays().items():
-        np.testing.assert_array_equal(array, arrays[name], err_msg=name)
-        assert arrays[name].dtype == array.dtype
-    assert await versions.ids(either, KEYS) == [card.id]
-    await versions.delete(either, KEYS, card.id)
-    assert await either.names(versions.folder(KEYS)) == []
-    with pytest.raises(UnknownVersion):
-        await versions.load(either, KEYS, card.id)
-
-
-async def test_the_card_tells_what_it_was_made_of_and_by(artifacts: ArtifactStore) -> None:
-    card = await write(artifacts, fit())
-    assert await versions.card_of(artifacts, KEYS, card.id) == card
-    assert (card.method, card.seed, card.data, card.metrics) == ("swnn", 5, "history", {"R@1": 0.5})
-    assert card.data_range == {"after": None, "until": "9-0.0"}
-    assert card.libraries["numpy"] == np.__version__
-    files = {path.name: path.stat().st_size for path in folder(artifacts, card).iterdir()}
-    assert card.n_bytes == sum(files.values()) - files["card.json"]
-    assert card.id != "live"
-    assert not is_id("live")
 
 
 async def test_the_digest_is_that_of_what_was_fitted_and_of_nothing_else(artifacts: ArtifactStore) -> None:
@@ -224,16 +189,8 @@ async def test_versions_are_listed_newest_first_without_those_that_are_not_whole
     assert [card.id for card in await versions.cards(artifacts, KEYS)] == [made[0].id, made[2].id]
 
 
-async def test_what_is_needed_is_not_deleted(artifacts: ArtifactStore) -> None:
-    card = await write(artifacts, fit("frequency"))
-    with pytest.raises(Conflict, match="it is active"):
-        await versions.delete(artifacts, KEYS, card.id, {card.id: "it is active"})
-    await versions.delete(artifacts, KEYS, card.id, {"f" * 16: "it is active"})
-    assert await versions.ids(artifacts, KEYS) == []
-
-
 @pytest.mark.parametrize("at", [0, 3, 10])
-async def test_a_write_that_is_stopped_leaves_nothing(either: ArtifactStore, at: int) -> None:
+async def test_a_write_that_is_stopped_leaves_nothing(artifacts: ArtifactStore, at: int) -> None:
     calls = 0
 
     def check() -> None:
@@ -243,14 +200,5 @@ async def test_a_write_that_is_stopped_leaves_nothing(either: ArtifactStore, at:
             raise Cancelled("stop")
 
     with pytest.raises(Cancelled):
-        await write(either, fit(), check=check)
-    assert await either.names(versions.folder(KEYS)) == []
-
-
-async def test_reading_goes_on_while_a_version_is_deleted(artifacts: ArtifactStore) -> None:
-    """What is mapped stays readable."""
-    card = await write(artifacts, fit())
-    loaded = await versions.load(artifacts, KEYS, card.id)
-    before = loaded.fitted.rank_vectors(vectors(5), 3)
-    await versions.delete(artifacts, KEYS, card.id)
-    np.testing.assert_array_equal(loaded.fitted.rank_vectors(vectors(5), 3).ids, before.ids)
+        await write(artifacts, fit(), check=check)
+    assert await artifacts.names(versions.folder(KEYS)) == []

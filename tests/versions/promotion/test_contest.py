@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -15,7 +13,6 @@ from abound.store.lease import LeaseLost, acquire
 from abound.versions import activation
 from abound.versions.card import Card
 from abound.versions.promotion import challengers, standings
-from abound.versions.promotion import gate as gates
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
 from abound.versions.promotion.gate import Gate
@@ -26,9 +23,9 @@ from abound_core.errors import Conflict
 from abound_core.model.active_version import LIVE, ServingState
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
-from abound_core.promotion_rule import Contest, Decision, GateParams
+from abound_core.promotion_rule import Contest, GateParams
 from abound_core.rank_sums import rank_in
-from abound_core.types import START, Offset
+from abound_core.types import START
 from tests.support.contest_streams import (
     GATE,
     LABELS,
@@ -229,47 +226,16 @@ async def test_there_are_no_more_than_four_challengers(lab: Lab) -> None:
     assert [one.version[0] for one in await challengers.list_challengers(lab.store, keys)] == ["c", "d", "a", "e"]
 
 
-# the gate decides once: what it activated has to come back from the log before it decides again
-
-
-DECISION = Decision("promote", "a" * 8, "live", 400, 0.1, 0.05, 0.15, 1000.0)
-
-
-@pytest.fixture
-def activate(monkeypatch: pytest.MonkeyPatch) -> AsyncMock:
-    """Stands for activations, each of which is at the offset 20-0.0."""
-    activate = AsyncMock(return_value=Offset.parse("20-0.0"))
-    monkeypatch.setattr(gates, "save", AsyncMock())
-    monkeypatch.setattr(gates.activation, "activate", activate)
-    return activate
-
-
-def gate_and_standing(decide: Callable[..., Decision]) -> tuple[Gate, Standings]:
-    place = SimpleNamespace(keys=SimpleNamespace(name="m"))
-    standing = Standings(contest=cast(Any, SimpleNamespace(decide=decide)), offset="10-0.0")
-    return Gate(cast(Any, place), cast(Any, None), GateParams()), standing
-
-
-async def test_nothing_is_decided_before_an_activation_comes_back(activate: AsyncMock) -> None:
-    gate, standing = gate_and_standing(lambda *given: DECISION)
-    for offset, n in (("10-0.0", 1), ("10-0.0", 1), ("15-0.3", 1), ("20-0.0", 2)):
-        standing.offset = offset
-        await gate.decide(standing, ServingState(), ["a" * 8])
-        assert activate.await_count == len(standing.decisions) == n
-
-
-async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(activate: AsyncMock) -> None:
+async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served() -> None:
     """The index takes over, which can be had."""
     allowed = []
-
-    def decide(params: GateParams, promotable: list[str], fallback: list[str]) -> Decision:
-        allowed.append(fallback)
-        return DECISION
-
-    serving = ServingState(version="b" * 8, former="c" * 8, activation="by the gate")
-    for promoted, trouble in (("by the gate", {}), ("by the gate", {"c" * 8: "it is lost"}), ("", {})):
-        gate, standing = gate_and_standing(decide)
-        standing.promoted, standing.trouble = promoted, trouble
+    contest: Any = SimpleNamespace(decide=lambda params, promotable, fallback: allowed.append(fallback))
+    gate, serving = (
+        Gate(*cast(Any, (None, None)), GateParams()),
+        ServingState("b" * 8, former="c" * 8, activation="own"),
+    )
+    for promoted, trouble in (("own", {}), ("own", {"c" * 8: "it is lost"}), ("", {})):
+        standing = Standings(contest=contest, offset="10-0.0", promoted=promoted, trouble=trouble)
         await gate.decide(standing, serving, [])
     assert allowed == [["c" * 8, LIVE], [LIVE], []]
 

@@ -67,19 +67,6 @@ async def entered(lab: Lab) -> str:
     return card.id
 
 
-async def test_follows_a_model_while_it_has_challengers(lab: Lab) -> None:
-    replica = await lab.replica()
-    await teach(replica, familiar(20))
-    async with running(lab):
-        version = await entered(lab)
-        await until(lab, bool)
-        await teach(replica, familiar(20, 20))
-        found = await until_kept(lab, replica)
-        assert n_scored(found, version) == 20
-        assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
-        await until(lab, lambda found: found is None)
-
-
 async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "AWAY_SECONDS", 0.1)
     replica = await lab.replica()
@@ -96,3 +83,5 @@ async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatc
         await until(lab, lambda found: found is not None and not found.trouble)
         await teach(replica, familiar(20, 20))
         assert n_scored(await until_kept(lab, replica), version) == 20
+        assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
+        await until(lab, lambda found: found is None)
