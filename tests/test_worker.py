@@ -135,8 +135,8 @@ async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(serv
     ids=["damaged log", "MemoryError", "UnknownOffset", "StoreUnavailable"],
 )
 async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_worker(
-    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch, error: Exception | None
-) -> None:
+    server, start_replica, work, monkeypatch, error
+):
     replica = await start_replica(server)
     await replica.models.create("good", replica.model("default").live.config)
     for name in replica.models.names():
@@ -159,8 +159,8 @@ async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_work
 
 
 async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the_others_their_worker(
-    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, start_replica, work, monkeypatch
+):
     replica = await start_replica(server)
     await replica.models.create("small", replica.model("default").live.config)
     await replica.learn("default", drafts(100))

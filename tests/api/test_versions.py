@@ -85,9 +85,7 @@ def test_versions_stand_side_by_side(place: Place, made: list[dict[str, Any]]) -
     assert run(place, "compare")["versions"] == [card["id"] for card in place.client.versions("default")["versions"]]
 
 
-def test_a_version_goes_out_as_a_file_and_comes_in_elsewhere(
-    place: Place, made: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_version_goes_out_as_a_file_and_comes_in_elsewhere(place, made, tmp_path):
     file = tmp_path / "version"
     told = run(place, "export", made[1]["id"], str(file))
     assert told["bytes"] == file.stat().st_size > made[1]["bytes"]
@@ -104,9 +102,7 @@ def test_a_version_goes_out_as_a_file_and_comes_in_elsewhere(
     assert place.files("other") == []
 
 
-def test_a_version_is_not_taken_by_a_model_that_reads_instances_otherwise(
-    place: Place, made: list[dict[str, Any]]
-) -> None:
+def test_a_version_is_not_taken_by_a_model_that_reads_instances_otherwise(place, made):
     whole = b"".join(place.client.export_version("default", made[1]["id"]))
     place.client.configure("pairs", {"analyzer": {"ngrams": [1, 2]}})
     place.client.configure("signs", {"negative": "split"})
@@ -116,9 +112,7 @@ def test_a_version_is_not_taken_by_a_model_that_reads_instances_otherwise(
         assert place.files(name) == []
 
 
-def test_a_version_does_not_answer_for_a_model_that_reads_instances_otherwise_by_now(
-    place: Place, made: list[dict[str, Any]]
-) -> None:
+def test_a_version_does_not_answer_for_a_model_that_reads_instances_otherwise_by_now(place, made):
     whole = b"".join(place.client.export_version("default", made[1]["id"]))
     place.client.configure("later", {})
     version = place.client.import_version("later", iter([whole]))["id"]

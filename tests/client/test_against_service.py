@@ -47,9 +47,7 @@ def test_a_model_is_taught_and_asked(service: Served) -> None:
             model.learn("wheat", rejected="grain")
 
 
-def test_a_model_is_created_and_instances_are_given_in_every_way(
-    service: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_created_and_instances_are_given_in_every_way(service, monkeypatch):
     monkeypatch.setenv("ABOUND_URL", service.url)
     with Client() as client:
         model = Model(client, f"{fresh_model(service)}-more")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from abound.client import ATTEMPTS, Client, ClientError, Interrupted, Refused, Unreachable
+from abound.client import ATTEMPTS, Client, Interrupted, Refused, Unreachable
 from tests.client.mock_service import AWAY, Script, body, client, cut, echo, lines, problem
 
 BUSY = json.dumps(problem(429, retry_after=0))
@@ -30,9 +30,7 @@ def test_an_interrupted_learn_is_never_sent_twice() -> None:
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize(("last", "away", "times"), [(AWAY, Unreachable, ATTEMPTS), (401, Refused, 1)])
-def test_what_was_learned_in_part_does_not_end_as_if_nothing_was(
-    keyed: bool, last: Exception | int, away: type[ClientError], times: int
-) -> None:
+def test_what_was_learned_in_part_does_not_end_as_if_nothing_was(keyed, last, away, times):
     script = Script(body(f'{{"n": 0}}\n{BUSY}\n{{"n": 2}}\n{BUSY}\n'), last)
     with pytest.raises(Interrupted) as raised:
         list(client(script).learn_stream("m", lines(4), keyed=keyed))

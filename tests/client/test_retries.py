@@ -105,9 +105,7 @@ HUGE = "9" * 400
     ],
     ids=["header", "no number", "integer", "float"],
 )
-def test_a_pause_of_ages_is_bounded_and_one_that_is_no_number_is_none(
-    headers: dict[str, str], said: str, pause: float
-) -> None:
+def test_a_pause_of_ages_is_bounded_and_one_that_is_no_number_is_none(headers, said, pause):
     pauses: list[float] = []
     with pytest.raises(Refused):
         client(body(said, 503, headers), pauses).submit({})

@@ -15,14 +15,6 @@ from abound.client import streams as lines_of_a_request
 from tests.client.mock_service import Script, body, client, cut, echo, lines, problem
 
 
-def test_long_streams_are_cut_into_requests_and_answered_in_order() -> None:
-    script = Script(echo)
-    answers = list(client(script).learn_stream("a/b", lines(2500)))
-    assert [answer["n"] for answer in answers] == list(range(2500))
-    assert [len(one) for one in script.numbers] == [1000, 1000, 500]
-    assert script.requests[0].headers["Content-Type"] == "application/x-ndjson"
-
-
 def test_a_refused_line_has_its_number_in_the_stream() -> None:
     tried = set()
 

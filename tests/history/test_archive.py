@@ -86,9 +86,7 @@ async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archi
     assert (await model.archive()).n_entries == 119
 
 
-async def test_a_segment_that_does_not_come_back_trims_nothing(
-    model: Archived, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_segment_that_does_not_come_back_trims_nothing(model, monkeypatch):
     put = model.artifacts.put
 
     async def careless(name: str, data: bytes) -> None:
@@ -236,9 +234,7 @@ def test_how_much_retention_takes() -> None:
     assert segments_over_bounds(listed(), HistoryParams(keep_seconds=1, keep_bytes=1), 10**9) == 0
 
 
-async def test_a_replay_that_begins_while_the_first_entries_are_archived(
-    model: Archived, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_replay_that_begins_while_the_first_entries_are_archived(model, monkeypatch):
     manifest, archived = History.manifest, False
 
     async def overtaken(self: History) -> Any:

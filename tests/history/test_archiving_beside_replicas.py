@@ -48,8 +48,6 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab) -> None:
     assert model.held_log_bytes < model.log_bytes
     await replica.storage_status.refresh()
     kept = replica.storage_status.get(model)
-    assert kept is not None
-    assert kept.history is not None
     assert kept.snapshot is not None
     assert kept.log_entries + kept.trimmed_entries == model.position.n_entries
     assert kept.history.first == START
@@ -66,9 +64,7 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab) -> None:
     await asyncio.wait_for(working, 60)
 
 
-async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_restored(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_restored(lab, monkeypatch):
     monkeypatch.setattr("abound.worker.DAMAGED_PAUSE_SECONDS", 0.0)  # until it tries again
     replica = await lab.replica()
     first = await teach(replica, 1, 1)
@@ -84,7 +80,6 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     await worker.sweep(catalog)
     await replica.storage_status.refresh()
     kept = replica.storage_status.get(replica.model("default"))
-    assert kept is not None
     assert kept.figures()["untrimmed"] == 1
     assert kept.failure is not None
     status = replica.status()
@@ -97,7 +92,6 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     await worker.sweep(catalog)
     await replica.storage_status.refresh()
     kept = replica.storage_status.get(replica.model("default"))
-    assert kept is not None
     assert (kept.failure, kept.figures()["untrimmed"], replica.status().history) == (None, 0, None)
     assert kept.trimmed_entries > 0
     assert replica.model("default").offset == last

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 
-import pytest
-
 from abound.history import garbage
 from abound.history.garbage import FileCollector, collect_keys
 from abound.history.history import HistoryParams
@@ -42,7 +40,6 @@ async def test_the_state_of_a_refit_goes_with_the_segments_up_to_it(lab: Lab) ->
         assert await states(lab) == {made.index}  # starts begin with it
     await lab.archived(HistoryParams(segment_bytes=2048, keep_bytes=1))
     contents = await lab.contents()
-    assert contents is not None
     assert contents.base is not None
     assert contents.refitted is None
     await worker.sweep(await read_catalog(lab.store))
@@ -54,9 +51,7 @@ async def test_the_state_of_a_refit_goes_with_the_segments_up_to_it(lab: Lab) ->
     assert await model.compute_digest() == await same.compute_digest()
 
 
-async def test_a_file_stays_until_it_has_been_unreferenced_for_a_while(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_stays_until_it_has_been_unreferenced_for_a_while(lab, monkeypatch):
     monkeypatch.setattr(garbage, "UNREFERENCED_SECONDS", 3600.0)
     sweep = FileCollector(lab.store)
     await lab.append(*events(3))
@@ -134,7 +129,6 @@ async def test_files_that_nothing_points_to_go_in_the_second_pass_and_others_sta
     for name in (newer, foreign, *unused):
         await lab.artifacts.put(name, b"x")
     path = lab.artifacts.path(f"{keys}/history/x")
-    assert path is not None
     half = path.with_name(".half.part")
     half.write_bytes(b"x")
     os.utime(half, (1, 1))

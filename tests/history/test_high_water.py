@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from abound.store.client import Store
 from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted
 from abound_core.types import Offset
-from tests.support.fixtures import StartReplica
 from tests.support.lab import Archived
 from tests.support.replicas import teach
 from tests.support.streams import append, create
@@ -72,7 +70,6 @@ class Place:
 
     async def delete(self, name: str) -> None:
         living = (await read_catalog(self.store)).get(name)
-        assert living is not None
         payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelDeleted(name, living.keys.incarnation)))
         await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
         await delete_incarnation(self.store, living.keys)
@@ -105,7 +102,6 @@ async def data(tmp_path: Path) -> Path:
     await place.learn(10, "news")
     await place.record()
     await place.store.close()
-    assert embedded.process is not None
     embedded.process.kill()
     embedded.stop()
     return data
@@ -160,9 +156,7 @@ EMPTY = (
     ],
     ids=["cut", "half", "emptied", "removed"],
 )
-async def test_a_lost_file_is_refused_with_the_numbers_and_the_ways_out(
-    data: Path, damage: Callable[[Path], None], says: str
-) -> None:
+async def test_a_lost_file_is_refused_with_the_numbers_and_the_ways_out(data, damage, says):
     damage(data)
     for _ in range(2):  # the start of the store alone changes nothing
         reason = await checked(data) or ""
@@ -290,9 +284,7 @@ async def test_a_restored_copy_of_the_store_is_good_beside_marks_that_were_copie
     await place.check()
 
 
-async def test_a_start_does_not_wait_for_an_artifact_store_that_is_away(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_start_does_not_wait_for_an_artifact_store_that_is_away(place, monkeypatch):
     log = await place.learn(10)
     await place.record()
     await place.store.client.delete(log)
@@ -314,9 +306,7 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_away(
 # who writes them
 
 
-async def test_a_replica_writes_marks_soon_after_an_event_and_at_its_end(
-    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch, start_replica: StartReplica
-) -> None:
+async def test_a_replica_writes_marks_soon_after_an_event_and_at_its_end(place, server, monkeypatch, start_replica):
     monkeypatch.setattr(high_water, "RECORD_SECONDS", 0.05)
     replica = await start_replica(server, artifacts=ArtifactStore(place.artifacts.url))
 

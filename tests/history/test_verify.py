@@ -4,7 +4,6 @@ import asyncio
 import os
 
 import msgspec
-import pytest
 
 from abound.history.replay import compact
 from abound.history.verify import verify
@@ -16,9 +15,7 @@ from abound.state.snapshots import SnapshotParams
 from abound.store import expiring
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
-from tests.support.valkey import Server
 
 
 async def publish_aged(store: Store, keys: ModelKeys, age: float, said: replica_status.PublishedStatus) -> None:
@@ -35,9 +32,7 @@ async def shown(store: Store, *replicas: Replica) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_replicas_that_serve_what_the_log_says_are_good(
-    server: Server, start_replica: StartReplica, store: Store
-) -> None:
+async def test_replicas_that_serve_what_the_log_says_are_good(server, start_replica, store):
     one, other = await start_replica(server), await start_replica(server)
     await one.learn("default", drafts(50))
     living = (await read_catalog(store)).get("default")
@@ -53,9 +48,7 @@ async def test_replicas_that_serve_what_the_log_says_are_good(
     assert verified.silent == []
 
 
-async def test_a_replica_that_serves_something_else_is_found(
-    server: Server, start_replica: StartReplica, store: Store
-) -> None:
+async def test_a_replica_that_serves_something_else_is_found(server, start_replica, store):
     one, other = await start_replica(server), await start_replica(server)
     await one.learn("default", drafts(50))
     await other.wait_for("default", one.model("default").offset, 60)
@@ -68,9 +61,7 @@ async def test_a_replica_that_serves_something_else_is_found(
     assert digests[other.id] != digests[one.id]
 
 
-async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
-    server: Server, start_replica: StartReplica, store: Store
-) -> None:
+async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(server, start_replica, store):
     one = await start_replica(server)
     await one.learn("default", drafts(10))
     await shown(store, one)
@@ -93,9 +84,7 @@ async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
     assert not await store.client.hexists(keys.key("replicas"), "cut-off")
 
 
-async def test_without_a_replica_nothing_is_good_unless_none_was_asked(
-    server: Server, start_replica: StartReplica, store: Store
-) -> None:
+async def test_without_a_replica_nothing_is_good_unless_none_was_asked(server, start_replica, store):
     one = await start_replica(server)
     await one.learn("default", drafts(10))
     await one.stop()
@@ -104,9 +93,7 @@ async def test_without_a_replica_nothing_is_good_unless_none_was_asked(
     assert (await verify(store, "default", offline=True)).good
 
 
-async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
-    server: Server, start_replica: StartReplica, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_killed_is_let_go_by_the_next_on_its_host(server, start_replica, store, monkeypatch):
     monkeypatch.setattr(heartbeat, "CLEAR_TICKS", 1)
     monkeypatch.setattr(replica_status, "FRESH_SECONDS", 60.0)
     ended = await asyncio.create_subprocess_exec("true")

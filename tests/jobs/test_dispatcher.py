@@ -85,9 +85,7 @@ async def reached(jobs: JobRepository, job: Job, state: str, seconds: float = 60
     return found
 
 
-async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(
-    settings: Settings, store: Store
-) -> None:
+async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(settings, store):
     """It failed over to a copy that lacks the commit; the artifact store lost nothing."""
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
     artifacts = ArtifactStore(str(settings.artifacts_location()))
@@ -105,9 +103,7 @@ async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(
 
 
 @pytest.mark.parametrize("keepers", [1, 3])
-async def test_a_silent_job_is_cleaned_up_and_waits_again(
-    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, keepers: int
-) -> None:
+async def test_a_silent_job_is_cleaned_up_and_waits_again(settings, store, monkeypatch, keepers):
     monkeypatch.setattr(dispatcher, "RETRY_SECONDS", 0.5)
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5, attempts=2))
     artifacts = ArtifactStore(str(settings.artifacts_location()))
@@ -140,9 +136,7 @@ async def test_the_attempts_of_a_job_outlast_a_short_outage(settings: Settings, 
             await claimed_again(jobs, job)
 
 
-async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
-    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings, store, monkeypatch):
     monkeypatch.setattr(dispatcher, "RETRY_SECONDS", 0.5)
     jobs = JobRepository(store, JobParams(attempts=2))
     job = await running(jobs)
@@ -154,7 +148,6 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
             await jobs.update(await jobs.get(job.id), gone="its process was ended by SIGKILL")
             waits = await reached(jobs, job, "queued")
             assert waits.attempt == attempt
-            assert waits.error is not None
             assert waits.error.startswith("its process was ended by SIGKILL")
             assert (waits.due is None) == (attempt == 1)  # begun as often as others are, it waits
             if attempt == 1:
@@ -193,9 +186,7 @@ async def _beats(jobs: JobRepository, job: Job) -> bool:
         return False
 
 
-async def test_a_silent_job_that_was_to_stop_is_cancelled_and_one_at_work_left_alone(
-    settings: Settings, store: Store
-) -> None:
+async def test_a_silent_job_that_was_to_stop_is_cancelled_and_one_at_work_left_alone(settings, store):
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=2.0))
     working, silent = await running(jobs), await running(jobs)
     await jobs.cancel(silent.id, "not wanted")

@@ -53,19 +53,6 @@ async def test_requests_at_one_time_share_entries(server: Server, start_replica:
     assert replica.model("default").live.n_learned == 200
 
 
-async def test_a_batch_is_one_entry_and_its_instances_follow_each_other(
-    server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(server)
-    one, whole, other = await replica.learn("default", [draft('{"a": 1}', "x"), batch(100), draft('{"a": 1}', "x")])
-    assert await length(replica) == 1
-    assert (one.offset.position, whole.offset.position, other.offset.position) == (0, 1, 101)
-    assert whole.ranks is not None
-    assert (len(whole.ranks), whole.n) == (100, 100)
-    assert one.ranks == [0]
-    assert other.ranks == [1]
-
-
 async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
     tasks = [asyncio.create_task(learn(replica, one)) for one in drafts(30)]
@@ -179,8 +166,8 @@ FSYNC = ReplicaParams(durability="fsync")
     ids=["pauses", "policy"],
 )
 async def test_fsync_is_not_claimed_after_the_policy_was_changed(
-    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch, name: str, good: str, bad: str
-) -> None:
+    own_server, start_replica, monkeypatch, name, good, bad
+):
     """The service asks each second what the store is, and behind each append whether that is so."""
     monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(own_server, FSYNC)
@@ -190,9 +177,7 @@ async def test_fsync_is_not_claimed_after_the_policy_was_changed(
         assert (await learn(replica, draft('{"a": 1}', "x"))).durability == level
 
 
-async def test_a_level_is_claimed_only_when_it_is_reached(
-    servers: tuple[Server, Server], start_replica: StartReplica
-) -> None:
+async def test_a_level_is_claimed_only_when_it_is_reached(servers, start_replica):
     primary, copy = servers
     params = ReplicaParams(durability="replica", log=LogParams(wait_store_seconds=8.0))
     replica = await start_replica(primary, params)
@@ -216,8 +201,8 @@ async def test_a_level_is_claimed_only_when_it_is_reached(
     ("name", "wrong", "right"), [("appendonly", "no", "yes"), ("maxmemory-policy", "allkeys-lru", "noeviction")]
 )
 async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
-    start_server: StartServer, start_replica: StartReplica, binary: str | None, name: str, wrong: str, right: str
-) -> None:
+    start_server, start_replica, binary, name, wrong, right
+):
     server = start_server(binary)
     replica = await start_replica(server)
     one = draft('{"a": 1}', "x")
@@ -242,7 +227,6 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
         assert await length(replica) == 1
         status = replica.status()
         assert status.ready
-        assert status.durability is not None
         assert f"CONFIG SET {name} {right}" in str(status.durability.warning)
         live = replica.model("default").live
         assert len(live.rank(one.records[: -len(pack_labels(["x"], Limits()))], 5).class_ids) == 1
@@ -255,7 +239,6 @@ async def test_what_everysec_may_lose_is_said(start_server: StartServer, start_r
     server = start_server(appendfsync="everysec")
     replica = await start_replica(server)
     durability = replica.status().durability
-    assert durability is not None
     assert durability[:2] == ("everysec", ("log",))
     assert "up to 2 s" in str(durability.warning)
     assert "CONFIG SET appendfsync always" in str(durability.warning)

@@ -27,9 +27,7 @@ from abound.store.raw_connection import StoreConnection
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.types import START, Offset
-from tests.support.fixtures import StartReplica
 from tests.support.replicas import until
-from tests.support.valkey import Server
 
 
 def element(entry_id: str, event: Any) -> Element:
@@ -45,8 +43,6 @@ def test_a_name_that_is_used_again_is_another_incarnation() -> None:
     assert catalog.get("news") is None
     catalog.apply(element("7-2", ModelCreated("news", {})))
     second = catalog.get("news")
-    assert first is not None
-    assert second is not None
     assert first.config.d_max == 3
     assert second.config == ModelConfig.from_stored({})
     assert first.keys.log == b"abound:{news:5-0}:log"
@@ -134,7 +130,6 @@ def test_a_model_is_replaced_by_what_was_prepared() -> None:
     catalog = applied(*REPLACED)
     assert seen(catalog) == {"served": "2-0", "coming": None, "former": "1-0"}
     living = catalog.get("m")
-    assert living is not None
     assert (living.origin, living.config.d_max, catalog.former["m"].replaced) == ("1-0", 3, 4)
     again = [ReplacementBegun("m", "2-0"), ReplacementPrepared("m", "5-0", {})]
     catalog = applied(*REPLACED, *again, ModelReplaced("m", "2-0", "5-0", False))
@@ -206,9 +201,7 @@ async def test_the_stream_is_made_shorter_by_one_who_has_read_all_of_it(store: S
         assert await store.client.xlen(CATALOG_KEY) == (11 if n == 0 else 12)
 
 
-async def test_half_of_a_catalog_counts_for_nothing(
-    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_half_of_a_catalog_counts_for_nothing(server, start_replica, monkeypatch):
     """A replica reads it again because the store has lost its end, and the connection is lost on the way."""
     replica = await start_replica(server)
     for name in ("news", "sport"):

@@ -174,9 +174,7 @@ async def test_a_store_with_a_password_on_tcp(start_server: StartServer) -> None
         ({"maxmemory-policy": "allkeys-lru"}, "CONFIG SET maxmemory-policy noeviction"),
     ],
 )
-async def test_a_store_that_could_lose_the_log_is_refused(
-    start_server: StartServer, settings: dict[str, str], mend: str
-) -> None:
+async def test_a_store_that_could_lose_the_log_is_refused(start_server, settings, mend):
     server = start_server(**settings)
     store = Store(server.url, server.store_params)
     with pytest.raises(CannotStart, match=mend):
@@ -267,9 +265,7 @@ async def test_commands_in_one_piece(store: Store) -> None:
     assert await store.client.get("n") == b"3"
 
 
-async def test_nothing_of_another_comes_between_commands_in_one_piece(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_of_another_comes_between_commands_in_one_piece(store, monkeypatch):
     """They are one write, so the store has read them all before it begins with the first."""
     connection = await store.open_connection("test")
     written: list[bytes] = []

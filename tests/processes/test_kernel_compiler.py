@@ -39,9 +39,7 @@ def service(coming: dict[str, Future[None]]) -> Iterator[Served]:
         yield service
 
 
-def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(
-    service: Served, coming: dict[str, Future[None]]
-) -> None:
+def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(service, coming):
     answers: list[httpx.Response] = []
     asking = threading.Thread(
         target=lambda: answers.append(httpx.put(f"{service.url}/models/small", json={"update": "sls"}, timeout=60))
@@ -58,9 +56,7 @@ def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(
     assert service.http.post("/models/small/learn", json={"text": "wheat", "labels": ["grain"]}).is_success
 
 
-def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(
-    service: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(service, monkeypatch):
     monkeypatch.setattr(kernel_compiler, "PATIENCE_SECONDS", 0.01)
     for method, path, body in (
         ("PUT", "/models/small", {"update": "sls"}),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from abound.processes import memory
@@ -12,9 +10,7 @@ MB = 2**20
 
 
 @pytest.mark.parametrize("version", [0, 1], ids=["v2", "v1"])
-def test_cached_files_of_a_control_group_are_free_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
+def test_cached_files_of_a_control_group_are_free_memory(tmp_path, monkeypatch, version):
     _, most, used, cache = memory._GROUPS[version]
     monkeypatch.setattr(memory, "_GROUPS", ((tmp_path, most, used, cache),))
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "absent")

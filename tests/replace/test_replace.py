@@ -91,7 +91,6 @@ async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> No
     await lab.teach(*events(5))
     await lab.archived()
     contents = await lab.contents()
-    assert contents is not None
     with pytest.raises(UnknownOffset, match=str(contents.start)) as refused:
         await lab.run(restore, RestoreParams(to=str(lab.past[1][0]), reason="r"))
     assert refused.value.first == contents.start

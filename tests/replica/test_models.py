@@ -22,9 +22,7 @@ from tests.support.streams import drafts
 from tests.support.valkey import Server
 
 
-async def test_the_default_model_is_there_from_the_start_and_only_once(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_the_default_model_is_there_from_the_start_and_only_once(server, start_replica):
     first, second = await asyncio.gather(start_replica(server), start_replica(server))
     assert first.models.names() == second.models.names() == ["default"]
     assert first.model("default").incarnation == second.model("default").incarnation
@@ -86,9 +84,7 @@ async def test_changes_that_contradict_each_other_stop_no_model(server: Server, 
         assert replica.status().ready
 
 
-async def test_a_replica_catches_up_with_what_another_one_acknowledged(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_a_replica_catches_up_with_what_another_one_acknowledged(server, start_replica):
     one, other = await start_replica(server), await start_replica(server)
     model = other.model("default")
     async with model.paused():  # nothing can be applied

@@ -274,9 +274,7 @@ def test_every_act_is_in_the_audit_log_with_who_did_it(service: Served, admin: C
     assert older != newest
 
 
-def test_a_change_that_may_be_lost_is_503_and_can_be_repeated(
-    service: Served, admin: CreatedKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_that_may_be_lost_is_503_and_can_be_repeated(service, admin, monkeypatch):
     async def unconfirmed(store: Store, least: int) -> bool:
         return False
 

@@ -35,9 +35,7 @@ async def lab(servers: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[L
     await lab.close()
 
 
-async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(
-    servers: tuple[Server, Server], lab: Lab
-) -> None:
+async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(servers, lab):
     primary, copy = servers
     await lab.teach(*events(60, 1), *events(60, 2, "bad"), *events(60, 3))
     await lab.archived()
@@ -67,9 +65,7 @@ async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker
     assert model.live.n_learned == 180
 
 
-async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(
-    servers: tuple[Server, Server], lab: Lab
-) -> None:
+async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(servers, lab):
     copy, keys = servers[1], (await lab.living()).keys
     card = await small_versions.write(lab.artifacts, keys, small_versions.fitted("one"))
     place = activation.ActivationContext(lab.store, lab.artifacts, keys, 2.0)

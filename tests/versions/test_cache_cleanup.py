@@ -22,10 +22,8 @@ from abound.tasks import wait_until
 from abound.versions import versions as versions
 from abound.versions.cache_cleanup import COPIES_KEY
 from abound_core.errors import NotReady, UnknownVersion
-from tests.support.fixtures import StartReplica
 from tests.support.replicas import until
 from tests.support.small_versions import write
-from tests.support.valkey import Server
 from tests.versions.test_versions import fit
 
 
@@ -58,9 +56,7 @@ async def forgotten(replica: Replica, artifacts: ArtifactStore, seconds: float =
     await delete_others(ReplaceContext(store=replica.store, artifacts=artifacts, prepare_seconds=seconds, **given))
 
 
-async def test_copies_of_what_is_forgotten_go_from_every_machine(
-    server: Server, machines: Machines, start_replica: StartReplica
-) -> None:
+async def test_copies_of_what_is_forgotten_go_from_every_machine(server, machines, start_replica):
     one = await start_replica(server, None, machines.artifacts("one"))
     other = await start_replica(server, None, machines.artifacts("other"))
     artifacts = ArtifactStore(machines.url)
@@ -83,9 +79,7 @@ async def test_copies_of_what_is_forgotten_go_from_every_machine(
     assert (await one.loaded_versions.get(one.model(DEFAULT_MODEL), good.id)).card == good
 
 
-async def test_copies_of_what_was_deleted_before_go_as_well(
-    server: Server, machines: Machines, start_replica: StartReplica
-) -> None:
+async def test_copies_of_what_was_deleted_before_go_as_well(server, machines, start_replica):
     """A machine that was away throws them away when it starts, any other when something is forgotten."""
     one = await start_replica(server, None, machines.artifacts("one"))
     artifacts, away = machines.artifacts("away"), ArtifactStore(machines.url)
@@ -106,9 +100,7 @@ async def test_copies_of_what_was_deleted_before_go_as_well(
     await until(lambda: not machines.copies("away"))
 
 
-async def test_who_forgets_waits_for_every_replica(
-    server: Server, machines: Machines, start_replica: StartReplica
-) -> None:
+async def test_who_forgets_waits_for_every_replica(server, machines, start_replica):
     one = await start_replica(server, None, machines.artifacts("one"))
     artifacts, keys = ArtifactStore(machines.url), one.model(DEFAULT_MODEL).keys
     await artifacts.join(one.store)

@@ -70,9 +70,7 @@ async def test_a_committed_version_waits_for_its_job_until_that_has_ended(lab: L
     assert (await versions.load(lab.artifacts, keys, waiting.id)).card == waiting
 
 
-async def test_a_folder_that_cannot_be_read_loses_no_version(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_folder_that_cannot_be_read_loses_no_version(store, artifacts, monkeypatch):
     whole = await write(artifacts, fit("frequency"))
     folder = str(artifacts.path(versions.folder(KEYS, whole.id)))
     scandir, calls = os.scandir, itertools.count()
@@ -99,9 +97,7 @@ async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, art
 
 
 @pytest.mark.parametrize("way", ["delete", "retain"])
-async def test_what_is_entered_while_it_is_deleted_keeps_no_place(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+async def test_what_is_entered_while_it_is_deleted_keeps_no_place(store, artifacts, monkeypatch, way):
     """After it was looked at whether it is a challenger."""
     cards = [await write(artifacts, fit("frequency"), created=float(second)) for second in (1, 2)]
     clear = artifacts.clear

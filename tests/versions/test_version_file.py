@@ -71,9 +71,7 @@ async def test_what_was_not_changed_is_taken(store: Store, artifacts: ArtifactSt
     assert len(b"".join([piece async for piece in exported.pieces])) == exported.size
 
 
-async def test_a_version_of_an_earlier_release_was_fitted_on_raw_numbers(
-    store: Store, artifacts: ArtifactStore
-) -> None:
+async def test_a_version_of_an_earlier_release_was_fitted_on_raw_numbers(store, artifacts):
     card, bodies = await whole(artifacts)
     reads = reading_settings(ModelConfig())
     del reads["numbers"], reads["analyzer"]["field_weight"]
@@ -106,9 +104,7 @@ async def test_a_version_of_an_earlier_release_was_fitted_on_raw_numbers(
     ],
     ids=str,
 )
-async def test_a_card_that_breaks_a_rule_is_refused(
-    store: Store, artifacts: ArtifactStore, fields: dict[str, Any]
-) -> None:
+async def test_a_card_that_breaks_a_rule_is_refused(store, artifacts, fields):
     card, bodies = await whole(artifacts)
     await refused(store, artifacts, msgspec.structs.replace(card, **fields), bodies)
 
@@ -121,9 +117,7 @@ async def test_a_card_that_breaks_a_rule_is_refused(
         ({"data_range": {"after": "10-0.0", "until": None}}, "offset 10-0.0, but the log of m ends at 9-0.0"),
     ],
 )
-async def test_a_version_of_the_model_has_learned_nothing_that_the_log_does_not_have(
-    store: Store, artifacts: ArtifactStore, fields: dict[str, Any], said: str
-) -> None:
+async def test_a_version_of_the_model_has_learned_nothing_that_the_log_does_not_have(store, artifacts, fields, said):
     """Another model's offsets say nothing here."""
     card, bodies = await whole(artifacts)
     await store.client.xadd(KEYS.log, {"e": b""}, id="9-0")
@@ -166,9 +160,7 @@ WRONG_FILES = [
 
 
 @pytest.mark.parametrize(("fields", "body"), WRONG_FILES)
-async def test_a_file_that_is_no_array_is_refused(
-    store: Store, artifacts: ArtifactStore, fields: dict[str, Any], body: bytes | None
-) -> None:
+async def test_a_file_that_is_no_array_is_refused(store, artifacts, fields, body):
     card, bodies = await whole(artifacts)
     await refused(store, artifacts, *exchanged(card, bodies, 0, bodies[0] if body is None else body, **fields))
 
@@ -207,9 +199,7 @@ async def test_a_graph_that_comes_out_the_same_is_taken(store: Store, artifacts:
     assert "model/graph/1" in loaded.fitted.to_arrays()
 
 
-async def test_a_graph_that_somebody_changed_is_never_loaded(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_graph_that_somebody_changed_is_never_loaded(store, artifacts, monkeypatch):
     card, bodies = await with_graphs(artifacts)
     at = [one.name for one in card.files].index("model/graph/1")
     changed = bodies[at][:-1] + bytes([bodies[at][-1] ^ 1])
