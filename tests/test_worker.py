@@ -75,8 +75,7 @@ async def newest(replica: Replica, count: int, name: str = "default", seconds: f
         found = await replica.snapshots(name)
         return found if len(found) >= count else None
 
-    found: list[StateManifest] = await eventually(enough, seconds)
-    return found
+    return await eventually(enough, seconds)
 
 
 async def trouble(replica: Replica) -> str:

@@ -11,7 +11,7 @@ import pytest
 from abound.api.ndjson import RequestLines
 from abound.api.request_body import BodyBudget, Message
 from tests.support.job_worker import until
-from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
+from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem
 
 END = b"0\r\n\r\n"
 APPLIED = b'"applied":true'
@@ -197,16 +197,6 @@ def test_a_client_may_send_everything_before_it_reads_anything(service: Served, 
             connection.sendall(_chunk(body[start : start + 10_000]))
         connection.sendall(END)
         assert received(connection).count(b'"offset"') == 2999
-
-
-def test_a_client_that_does_not_read_gets_no_work_done() -> None:
-    body = ndjson(*[{}] * 60_000, instance(1))  # the answers are many times what the buffers of the connection hold
-    with served() as service, opened(service, "/learn", body, buffer=65_536) as connection:
-        connection.sendall(END)
-        time.sleep(3)  # nothing tells that it has stopped
-        assert service.learned() == 0
-        got = received(connection)
-    assert (got.count(b'"status":422'), got.count(b'"offset"')) == (60_000, 1)
 
 
 def test_a_client_that_goes_away_leaves_nothing_behind(service: Served, model: str) -> None:

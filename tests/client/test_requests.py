@@ -35,8 +35,9 @@ def test_what_numpy_holds_is_sent_as_what_it_is() -> None:
     model.client.learn("m", {"features": features, "labels": labels})
     sent = {"features": {"a": 2.5, "b": 0.5, "c": 3, "d": True}, "labels": ["x", "y"]}
     assert [json.loads(request.content) for request in script.requests] == [sent, sent | {"key": "k"}, sent]
-    with pytest.raises(TypeError, match="a complex cannot be sent"):
-        model.learn(labels=["x"], features={"a": 1j})
+    for wrong in (1j, np.clongdouble(1), np.bytes_(b"red"), np.array([b"red"]), np.datetime64("2020-01-01", "ns")):
+        with pytest.raises(TypeError, match="cannot be sent"):
+            model.learn(labels=["x"], features={"a": wrong})
     wide = [np.longdouble(1.5), np.array([0.5], np.longdouble), np.array(["a", 1], object)]
     assert calls.encode(wide) == b'[1.5,[0.5],["a",1]]'
 
@@ -112,24 +113,6 @@ def test_many_instances_are_texts_structs_or_dicts() -> None:
     keys = [one.pop("key") for one in taught]
     assert taught == [{"text": "a", "labels": ["x"]}, {"text": "b", "labels": ["y"]}, {}]
     assert (len(set(keys)), keys[1]) == (3, "k")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        np.array([b"red"]),
-        np.bytes_(b"red"),
-        np.datetime64("2020-01-01", "ns"),
-        np.datetime64("2020-01-01", "s"),
-        np.timedelta64(1, "ns"),
-        np.clongdouble(1),
-        np.zeros(1, "i4,i4"),
-    ],
-    ids=str,
-)
-def test_what_would_become_something_else_is_not_sent(value: Any) -> None:
-    with pytest.raises(TypeError, match="cannot be sent"):
-        calls.encode({"a": value})
 
 
 def test_no_cookie_is_kept() -> None:

@@ -102,8 +102,7 @@ def test_a_bucket_takes_the_place_of_the_volume() -> None:
 def admitted(documents: list[dict[str, Any]], name: str, port: int) -> list[dict[str, Any]]:
     [rule] = one_of(documents, "NetworkPolicy", name)["spec"]["ingress"]
     assert [one["port"] for one in rule["ports"]] == [port]
-    found: list[dict[str, Any]] = rule["from"]
-    return found
+    return rule["from"]
 
 
 def test_who_may_reach_what_is_named() -> None:
@@ -274,8 +273,7 @@ def test_our_image_is_taken_from_the_node_by_its_version_and_that_of_production_
 
 
 def version() -> str:
-    found: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return found
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_every_image_of_others_is_pinned_by_its_whole_version() -> None:

@@ -24,8 +24,7 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.json"
 def document(service: Served) -> dict[str, Any]:
     answer = service.http.get("/openapi.json")
     assert answer.headers["content-type"] == "application/json"
-    body: dict[str, Any] = answer.json()
-    return body
+    return answer.json()
 
 
 def schema_of(document: dict[str, Any], path: str, method: str, status: int, media: str) -> dict[str, Any]:

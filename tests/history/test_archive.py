@@ -18,16 +18,13 @@ from abound.history.replay import replay
 from abound.history.retention import enforce_retention, segments_over_bounds
 from abound.log import stream
 from abound.log.catalog import read_catalog
-from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.log.stream import Trim
 from abound.state import snapshots
 from abound.state.state_image import MANIFEST
 from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
-from abound_core.model.entry_application import Unit
 from abound_core.types import START, Offset
 from tests.support.lab import SHORT, Archived, Lab, events, model_of, refitted
-from tests.support.streams import create, drafts
 
 
 async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archived) -> None:
@@ -115,22 +112,6 @@ async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> N
         assert read == model.every[begin : begin + len(read)]
         assert begin + len(read) >= 180
     assert len((await model.contents()).segments) > 8
-
-
-async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived) -> None:
-    store, keys = model.store, model.living.keys
-    assert await full_log.newest_offset(store, (await create(store, "empty")).keys) == START
-    assert await full_log.newest_offset(store, keys) == model.offset(-1)
-    entry = Entry(
-        APPLY_VERSION, b"somebody", 9, LearnEvent(b"".join(one.records for one in drafts(5)), 5, [Unit(1), Unit(4)])
-    )
-    payload, checksum = encode(entry)
-    name = await store.client.xadd(keys.log, {"e": payload, "c": checksum})
-    assert await full_log.newest_offset(store, keys) == Offset.of_entry(name, 4)
-    for seed in range(3, 6):
-        await model.grow(2, seed)
-        await model.archive()
-        assert await full_log.newest_offset(store, keys) == model.offset(-1)
 
 
 # what is loaded

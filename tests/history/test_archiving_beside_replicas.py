@@ -51,8 +51,6 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab) -> None:
     assert kept.snapshot is not None
     assert kept.log_entries + kept.trimmed_entries == model.position.n_entries
     assert kept.history.first == START
-    assert kept.history.n_bytes == kept.figures()["history_bytes"] > 0
-    assert 0 <= (kept.snapshot_age or -1) < 60
     await other.wait_for("default", model.offset, 60)
     await until(lambda: (model.lag, other.model("default").lag) == (0, 0))
     verified = await verify(replica.store, "default", artifacts=lab.artifacts)

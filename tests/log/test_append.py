@@ -23,8 +23,7 @@ from tests.support.valkey import Server
 
 
 async def length(replica: Replica) -> int:
-    n: int = await replica.store.client.xlen(replica.model("default").keys.log)
-    return n
+    return await replica.store.client.xlen(replica.model("default").keys.log)
 
 
 async def learn(replica: Replica, one: LearnDraft, **options: object) -> LearnOutcome:

@@ -35,21 +35,6 @@ def element(entry_id: str, event: Any) -> Element:
     return entry_id.encode(), [b"e", payload, b"c", checksum]
 
 
-def test_a_name_that_is_used_again_is_another_incarnation() -> None:
-    catalog = Catalog()
-    catalog.apply(element("5-0", ModelCreated("news", {"d_max": 3})))
-    first = catalog.get("news")
-    catalog.apply(element("6-0", ModelDeleted("news", "5-0")))
-    assert catalog.get("news") is None
-    catalog.apply(element("7-2", ModelCreated("news", {})))
-    second = catalog.get("news")
-    assert first.config.d_max == 3
-    assert second.config == ModelConfig.from_stored({})
-    assert first.keys.log == b"abound:{news:5-0}:log"
-    assert second.keys.log == b"abound:{news:7-2}:log"
-    assert catalog.offset == Offset(7, 2, 0)
-
-
 def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
     catalog = Catalog()
     with pytest.raises(Corrupted, match="configuration of the model news"):

@@ -1,5 +1,7 @@
 """The parent's parts: the port, what is answered on it before a replica is there, the children."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import json
@@ -13,7 +15,7 @@ import pytest
 
 from abound.api.problems import KINDS
 from abound.processes import child as child_module
-from abound.processes import lifetime
+from abound.processes import lifetime, memory
 from abound.processes.child import MAX_CRASHES, MAX_REFUSALS, Child
 from abound.processes.startup_page import StartupServer, StartupStatus, listen, url_of
 from abound.processes.status_pipe import EXIT_REFUSED, Report, Reporter
@@ -243,3 +245,25 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
 
 
 # what the children are told
+
+
+# free memory in a control group
+
+
+MB = 2**20
+
+
+@pytest.mark.parametrize("version", [0, 1], ids=["v2", "v1"])
+def test_cached_files_of_a_control_group_are_free_memory(tmp_path, monkeypatch, version):
+    _, most, used, cache = memory._GROUPS[version]
+    monkeypatch.setattr(memory, "_GROUPS", ((tmp_path, most, used, cache),))
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "absent")
+    (tmp_path / most).write_text(f"{100 * MB}\n")
+    (tmp_path / used).write_text(f"{95 * MB}\n")
+    assert memory.free_memory() == 5 * MB
+    (tmp_path / "memory.stat").write_text(f"anon {20 * MB}\n{cache} {70 * MB}\nactive_file {5 * MB}\n")
+    assert memory.free_memory() == 75 * MB
+    (tmp_path / used).write_text(f"{60 * MB}\n")  # read before memory.stat, which may have grown
+    assert memory.free_memory() == 100 * MB
+    (tmp_path / most).write_text("max\n")
+    assert memory.free_memory() is None

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 
+import msgspec
 import pytest
 
-from abound.log.events import ConfigureEvent
-from abound.replica.replica import appender_of
+from abound.history import replay
+from abound.log.catalog import CATALOG_KEY, read_catalog
+from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, MarkEvent, encode
+from abound.log.stream import LogParams
+from abound.replica.replica import Replica, ReplicaParams, appender_of
 from abound.replica.storage_status import NO_ARTIFACTS
+from abound.state import replica_status
+from abound.state.snapshots import SnapshotParams
+from abound.store.client import Store
 from abound_core.config import ModelConfig
 from abound_core.errors import (
+    CannotStart,
     NotReady,
     StoreUnavailable,
     UnknownModel,
@@ -113,3 +122,113 @@ async def test_a_change_is_answered_once_every_replica_has_it(server: Server, st
         assert not changing.done()
     await changing
     assert other.model("default").live.config.boolean
+
+
+# replicas of one log have the same state; each reports what it is and how far its start is
+
+
+async def test_a_store_that_cannot_reach_the_default_durability_is_refused(server, start_replica):
+    await start_replica(server, ReplicaParams(durability="fsync"))
+    replica = Replica(Store(server.url, server.store_params), ReplicaParams(durability="replica"))
+    with pytest.raises(CannotStart, match="ABOUND_DURABILITY is replica, but the store has no connected replica"):
+        await replica.start()
+    await replica.stop()
+
+
+async def test_replicas_describe_themselves(server: Server, start_replica: StartReplica) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    offset = await teach(one)
+
+    async def described() -> dict[str, replica_status.PublishedStatus]:
+        return {said.replica: said for said in await one.replicas("default")}
+
+    async with asyncio.timeout(60):
+        while True:
+            said = await described()
+            if len(said) == 2 and all(each.digest_offset == str(offset) for each in said.values()):
+                break
+            await asyncio.sleep(0.1)
+    assert said[one.id].digest == said[other.id].digest == await one.model("default").compute_digest()
+    assert said[other.id].lag == 0
+    assert said[other.id].log_bytes == one.model("default").log_bytes > 0
+    await other.stop()
+    assert (await described()).keys() == {one.id}
+
+
+async def test_start_tells_how_far_it_is(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    for seed in range(30):
+        await teach(replica, 5, seed)
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    await replay.compact(replica.store, living, SnapshotParams())
+    for seed in range(100):
+        await teach(replica, 1, seed)
+    told: list[tuple[str, float]] = []
+    other = Replica(Store(server.url, server.store_params), ReplicaParams(log=LogParams(read_bytes=1000)))
+    await other.start(lambda stage, progress: told.append((stage, progress)))
+    await other.stop()
+    stages = list(dict.fromkeys(stage for stage, _ in told))
+    last = "opening a connection to append over"
+    assert stages == ["connecting", "loading snapshot of default", "replaying default", last]
+    replaying = [progress for stage, progress in told if stage.startswith("replaying")]
+    assert replaying == sorted(replaying)
+    assert len(set(replaying)) > 3
+    assert replaying[-1] == 1.0
+    assert other.status().stage == "draining"
+
+
+# a log or catalog that cannot be read stops a model or the start, and is never skipped
+
+
+PAYLOAD = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("token")))[0]
+NEWER = msgspec.msgpack.encode((APPLY_VERSION + 1, b"o", 1, ["promote", 1]))
+DAMAGED = {
+    "checksum is wrong": {"e": PAYLOAD, "c": b"00000000"},
+    "cannot be read": {"e": PAYLOAD[:5], "c": b"%08x" % zlib.crc32(PAYLOAD[:5])},
+    "two fields": {"e": PAYLOAD},
+    f"version {APPLY_VERSION + 1}": {"e": NEWER, "c": b"%08x" % zlib.crc32(NEWER)},
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+async def test_an_entry_that_cannot_be_applied_stops_the_model_and_is_never_skipped(server, start_replica, what):
+    replica = await start_replica(server)
+    await replica.models.create("news", ModelConfig())
+    await teach(replica)
+    log = replica.model("default").keys.log
+    entry_id = (await replica.store.client.xadd(log, DAMAGED[what])).decode()
+    await until(lambda: not replica.status().ready)
+    reason = replica.status().reason or ""
+    assert entry_id in reason
+    assert what in reason
+    with pytest.raises(NotReady, match=entry_id):
+        await teach(replica)
+    assert replica.model("default").live.n_learned == 50
+    await teach(replica, name="news")  # the others go on
+    again = await start_replica(server)
+    assert not again.status().ready
+    assert entry_id in (again.status().reason or "")
+    assert again.model("news").live.n_learned == 50
+
+
+async def test_a_damaged_catalog_is_no_start(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await replica.store.client.xadd(CATALOG_KEY, DAMAGED["checksum is wrong"])
+    await until(lambda: not replica.status().ready)
+    assert "catalog" in (replica.status().reason or "")
+    other = Replica(Store(server.url, server.store_params))
+    with pytest.raises(CannotStart, match=r"entry .* of the catalog cannot be applied"):
+        await other.start()
+    await other.stop()
+
+
+async def test_a_log_without_its_beginning_is_no_start(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await teach(replica)
+    offset = await teach(replica, seed=2)
+    await replica.store.client.xtrim(replica.model("default").keys.log, minid=offset.entry, approximate=False)
+    other = Replica(Store(server.url, server.store_params))
+    with pytest.raises(CannotStart, match=r"lost its beginning, and there is no history .*from a backup"):
+        await other.start()
+    await other.stop()

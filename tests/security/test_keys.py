@@ -51,8 +51,7 @@ def ask(service: Served, made: CreatedKey | str) -> httpx.Response:
 
 def created(service: Served, *scopes: str, **terms: Any) -> CreatedKey:
     """A key that the service may not have taken up yet."""
-    made: CreatedKey = on_store(service.server, lambda store: key_store.create(store, KeyTerms(scopes, **terms)))
-    return made
+    return on_store(service.server, lambda store: key_store.create(store, KeyTerms(scopes, **terms)))
 
 
 def test_with_a_key_every_route_but_health_asks_for_one(service: Served, admin: CreatedKey) -> None:

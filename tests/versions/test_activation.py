@@ -194,8 +194,7 @@ class RouteCaller:
                 _, answer = await answer
         except NotReady:
             return None
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        return json.loads(answer)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
