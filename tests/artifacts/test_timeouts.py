@@ -19,6 +19,7 @@ from abound.state import schedule
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.worker import Worker
+from tests.support.replicas import until
 from tests.support.served import served
 from tests.support.streams import drafts
 from tests.support.valkey import Server
@@ -93,9 +94,8 @@ async def test_snapshots_need_no_artifact_store(server, start_replica, tmp_path,
     silent.clear()
     await replica.learn("default", drafts(20))
     async with working(server, artifacts):
+        await until(lambda: schedule.live_workers(replica.store))
         async with asyncio.timeout(60):
-            while not await schedule.live_workers(replica.store):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
             for _ in range(2):
                 await replica.learn("default", drafts(2))
                 await replica.request_snapshot("default")

@@ -6,9 +6,8 @@ import re
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from abound.settings import Settings
 from benchmarks.serving import free_port
 from tests.contracts.programs import needs
 from tests.documents.blocks import FENCE, ROOT
+from tests.support.job_worker import until
 
 PAGE = (ROOT / "docs" / "guides" / "tls.md").read_text()
 BLOCKS: dict[str, list[str]] = {}
@@ -92,7 +92,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cl
                 timeout=PATIENCE,
             ) as client,
         ):
-            until_it_listens(client)
+            until(lambda: listens(client), PATIENCE)
             yield client, upstream
         upstream.shutdown()
 
@@ -118,16 +118,10 @@ def nginx(folder: Path, server: str) -> Iterator[None]:
         process.wait(PATIENCE)
 
 
-def until_it_listens(client: httpx.Client) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            client.get("/readyz").raise_for_status()
-        except httpx.ConnectError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            return
+def listens(client: httpx.Client) -> bool:
+    with suppress(httpx.ConnectError):
+        return client.get("/readyz").is_success
+    return False
 
 
 def test_events_of_a_job_arrive_while_it_runs(proxied: tuple[httpx.Client, Upstream]) -> None:

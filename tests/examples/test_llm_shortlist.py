@@ -17,6 +17,7 @@ from examples.llm_shortlist.shortlist import CANDIDATES
 from tests.support.served import Served, fresh_model
 
 ROOT = Path(__file__).parents[2]
+TEXT = "word7 word7 word7 " + " ".join(f"word{number}" for number in range(30))
 
 
 class Endpoint(BaseHTTPRequestHandler):
@@ -59,7 +60,7 @@ def model(service: Served) -> Iterator[Model]:
 
 
 def run(service: Served, endpoint: str, model: Model, key: str, reply: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "examples.llm_shortlist.shortlist", model.name, "charged word7"]
+    words = [sys.executable, "-m", "examples.llm_shortlist.shortlist", model.name, TEXT]
     names = {"LLM_URL": endpoint, "LLM_MODEL": "small", "LLM_KEY": key, "ABOUND_URL": service.url}
     return subprocess.run(words, cwd=ROOT, input=reply, capture_output=True, text=True, env={**os.environ, **names})
 
@@ -71,7 +72,7 @@ def test_the_program_suggests_asks_and_learns(service, endpoint, model):
     assert service.learned(model.name) == before
     [asked] = Endpoint.asked
     system, user = asked["messages"]
-    assert (asked["model"], user) == ("small", {"role": "user", "content": "charged word7"})
+    assert (asked["model"], user) == ("small", {"role": "user", "content": TEXT})
     listed = [json.loads(line) for line in system["content"].splitlines() if line.startswith("{")]
     assert len(listed) == CANDIDATES
     assert listed[0] == {"label": "l7", "name": "Charged twice"}

@@ -28,7 +28,7 @@ from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted
 from abound_core.types import Offset
 from tests.support.lab import Archived
-from tests.support.replicas import teach
+from tests.support.replicas import teach, until
 from tests.support.streams import append, create
 from tests.support.valkey import PATIENT, Server
 
@@ -314,9 +314,7 @@ async def test_a_replica_writes_marks_soon_after_an_event_and_at_its_end(place, 
         return f'"last":"{last.entry}"' in place.marks.read_text()
 
     last = await teach(replica)
-    async with asyncio.timeout(60):
-        while not (any(place.marks.parent.glob(high_water.FILE)) and is_marked(last)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: any(place.marks.parent.glob(high_water.FILE)) and is_marked(last))
     monkeypatch.setattr(high_water, "RECORD_SECONDS", 3600.0)
     last = await teach(replica)
     await replica.stop()

@@ -12,14 +12,11 @@ from typer.testing import CliRunner
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.cli.main import app
 from abound.history.history import Base, HistoryParams, history_key
-from abound.history.replay import compact
 from abound.history.verify import verify
-from abound.log.catalog import read_catalog
 from abound.log.events import APPLY_VERSION
 from abound.replica import heartbeat
 from abound.replica.replica import Replica
 from abound.state import replica_status, state_files
-from abound.state.snapshots import SnapshotParams
 from abound.state.state_image import MANIFEST
 from abound.store import expiring
 from abound.store.client import Store
@@ -41,22 +38,6 @@ async def shown(store: Store, *replicas: Replica) -> None:
     async with asyncio.timeout(60):
         while len(await replica_status.live_replicas(store, keys)) < len(replicas):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-
-
-async def test_replicas_that_serve_what_the_log_says_are_good(server, start_replica, store):
-    one, other = await start_replica(server), await start_replica(server)
-    await one.learn("default", drafts(50))
-    living = (await read_catalog(store)).get("default")
-    assert living is not None
-    await compact(store, living, SnapshotParams())
-    await other.learn("default", drafts(50, seed=2))
-    await shown(store, one, other)
-    verified = await verify(store, "default")
-    assert verified.good
-    assert {marked.replica for marked in verified.replicas} == {one.id, other.id}
-    assert verified.from_start == verified.from_snapshot == verified.replicas[0].digest
-    assert one.model("default").offset == verified.offset
-    assert verified.silent == []
 
 
 async def test_a_replica_that_serves_something_else_is_found(server, start_replica, store):

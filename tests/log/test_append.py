@@ -30,13 +30,6 @@ async def learn(replica: Replica, one: LearnDraft, **options: object) -> LearnOu
     return (await replica.learn("default", [one], **options))[0]  # type: ignore[arg-type]
 
 
-async def connected(replica: Replica) -> None:
-    """Wait until a replica has its store again."""
-    async with asyncio.timeout(60):
-        while replica.status().log != "connected":  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 # requests at one time share entries; a batch is one entry
 
 

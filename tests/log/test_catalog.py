@@ -44,28 +44,6 @@ def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
     assert (len(catalog), catalog.offset) == (0, START)
 
 
-def test_an_entry_that_says_all_takes_the_place_of_what_was_before() -> None:
-    whole, late = Catalog(), Catalog()
-    for one in (
-        ModelCreated("news", {"d_max": 3}),
-        ModelCreated("mail", {}),
-        ModelDeleted("mail", "1-0"),
-        ModelCreated("mail", {}),
-    ):
-        whole.apply(element(f"{whole.offset.milliseconds + 5}-0", one))
-    late.apply(element("5-0", ModelCreated("news", {"d_max": 3})))
-    late.apply(element("6-0", ModelCreated("gone", {})))
-    kept = late.get("news")
-    known = whole.known_models()
-    for catalog in (whole, late):
-        catalog.apply(element("30-0", known))
-        assert (catalog.known, catalog.n_since) == (Offset(30, 0, 0), 0)
-    assert list(late) == list(whole)
-    assert late.get("news") is kept
-    late.apply(element("31-0", ModelCreated("gone", {})))
-    assert (late.n_since, len(late)) == (1, 3)
-
-
 @pytest.mark.parametrize(
     "model",
     [

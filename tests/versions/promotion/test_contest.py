@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from abound.api.routes.challengers import contest_of
 from abound.log.events import ActivateEvent, LearnEvent
+from abound.replica.replica import Replica
+from abound.settings import Settings
 from abound.store.lease import LeaseLost, acquire
 from abound.versions import activation
 from abound.versions.card import Card
-from abound.versions.promotion import challengers, standings
+from abound.versions.promotion import challengers, runner, standings
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
 from abound.versions.promotion.gate import Gate
+from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.promotion.scoring import DEPTH
 from abound.versions.promotion.standings import PURPOSE, Standings
 from abound_core.config import ModelConfig
@@ -277,3 +283,67 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(lab: L
             await follower.follow_log()
             assert follower.standing.contest.comparisons[LIVE].evidence > GATE.needed
         assert (follower.standing.promotions, follower.standing.rollbacks) == (1, 0)
+
+
+# the runner of contests: follows contested models, releases the rest, and leaves its standings written
+
+
+@pytest.fixture(autouse=True)
+def _run_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.05)
+
+
+@contextlib.asynccontextmanager
+async def running(lab: Lab) -> AsyncIterator[PromotionRunner]:
+    """A runner at work; it ends when it is stopped."""
+    stopping = asyncio.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
+        keeper = PromotionRunner(Settings(prepare_seconds=10.0), lab.store, lab.artifacts, stopping)
+        task = asyncio.create_task(keeper.run())
+        try:
+            yield keeper
+        finally:
+            stopping.set()
+            await asyncio.wait_for(task, 60)
+
+
+async def kept(lab: Lab) -> Standings | None:
+    return await standings.read(lab.store, (await lab.living()).keys)
+
+
+async def until_written(lab: Lab, condition: Callable[[Standings | None], object]) -> Standings | None:
+    """The standing that is written, once a condition holds of it."""
+    async with asyncio.timeout(60):
+        while not condition(found := await kept(lab)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def until_kept(lab: Lab, replica: Replica) -> Standings:
+    """The standing that is written, once it is as far as a replica."""
+    offset = str(replica.model("default").offset)
+    found = await until_written(lab, lambda found: found is not None and found.offset == offset)
+    assert found is not None
+    return found
+
+
+async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "AWAY_SECONDS", 0.1)
+    replica = await lab.replica()
+    await teach(replica, familiar(20))
+    version = (await entered(lab)).id
+    away = lab.folder.rename(lab.folder.with_name("away"))
+    async with running(lab):
+        found = await until_written(lab, lambda found: found is not None and version in found.trouble)
+        assert found is not None
+        told = contest_of(found, Settings())
+        assert told is not None, "nobody is scored, and why is told"
+        assert told.trouble.keys() == {version}
+        away.rename(lab.folder)
+        await until_written(lab, lambda found: found is not None and not found.trouble)
+        await teach(replica, familiar(20, 20))
+        assert n_scored(await until_kept(lab, replica), version) == 20
+        assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
+        await until_written(lab, lambda found: found is None)
