@@ -96,10 +96,6 @@ PATHS = [
 NAMES = ["a", "a/b", "/", "/..", "../x", "a/..", "...", ".a", "a b", "a?b#c", "%2e%2e", "é", ":"]
 
 
-def test_every_path_is_looked_at_below() -> None:
-    assert {path.__name__ for path, _ in PATHS} == {name for name in vars(client_requests) if name.endswith("_path")}
-
-
 @pytest.mark.parametrize(("path", "n_names"), PATHS)
 def test_the_path_of_whatever_name_arrives_as_it_was_made(path: Path, n_names: int) -> None:
     for at, name in itertools.product(range(n_names), NAMES):

@@ -17,12 +17,6 @@ def service() -> Iterator[Served]:
         yield running
 
 
-def stream(n: int) -> list[Labelled]:
-    return [
-        Labelled(features={f"f{i % 7}": 1.0, "all": True, "kind": ["a", "b"]}, labels=[f"c{i % 7}"]) for i in range(n)
-    ]
-
-
 def test_a_model_is_taught_and_asked(service: Served) -> None:
     name = fresh_model(service)
     with Client(service.url) as client:
@@ -64,21 +58,6 @@ def test_a_model_is_created_and_instances_are_given_in_every_way(service, monkey
                 wrong()
         with pytest.raises(TypeError, match="not both"):
             model.classify(wheat, text="wheat")
-
-
-def test_a_stream_is_learned_once_and_asked(service: Served) -> None:
-    name = fresh_model(service)
-    with Client(service.url) as client:
-        model = Model(client, name)
-        instances = [*stream(2500), Labelled(labels=["nothing to go by"])]
-        answers = list(model.learn_many(instances))
-        refused = [answer for answer in answers if isinstance(answer, Refused)]
-        assert [one.status for one in refused] == [422]
-        assert len({one.offset for one in answers if not isinstance(one, Refused)}) == 2500
-        assert service.learned(name) == 2500
-        asked = [InputInstance(features={f"f{i}": 1}) for i in range(7)]
-        best = [one.labels[0].label for one in model.classify_many(asked, k=1) if not isinstance(one, Refused)]
-        assert best == [f"c{i}" for i in range(7)]
 
 
 def test_half_of_a_surrogate_pair_ends_no_stream(service: Served) -> None:

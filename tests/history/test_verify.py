@@ -23,6 +23,7 @@ from abound.store.client import Store
 from abound.store.key_names import ModelKeys
 from abound_core.errors import AboundError, CannotStart, Corrupted
 from tests.support.lab import Lab, digest_at, events, model_of, refitted
+from tests.support.replicas import until
 from tests.support.streams import drafts
 
 
@@ -67,8 +68,7 @@ async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(server,
     assert verified.equal
     assert not verified.good
     verifying = asyncio.create_task(verify(store, "default", wait_seconds=30))
-    while not await store.client.keys(keys.key("marks:*").decode()):  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    await until(lambda: store.client.keys(keys.key("marks:*").decode()))
     await replica_status.withdraw(store, [keys], "cut-off")
     assert (await verifying).good
     await publish_aged(store, keys, replica_status.STALE_SECONDS + 60, cut_off)

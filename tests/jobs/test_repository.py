@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from abound.versions import versions as versions
 from abound.versions.card import CARD
 from abound_core.errors import Conflict, StoreUnavailable, UnknownJob, UnknownModel
 from abound_core.types import Offset
+from tests.support.replicas import until
 from tests.support.streams import create
 from tests.support.valkey import Server
 
@@ -358,9 +360,7 @@ async def test_silence_is_not_counted_while_the_store_is_away(settings: Settings
         own_server.kill()
         await asyncio.sleep(2.5)
         own_server.start()
-        async with asyncio.timeout(60):
-            while not await _beats(jobs, job):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: _beats(jobs, job))
         assert (await jobs.get(job.id)).holder == "dead:1"
     await store.close()
 
@@ -384,6 +384,10 @@ async def test_a_silent_job_that_was_to_stop_is_cancelled_and_one_at_work_left_a
     assert (await jobs.get(working.id)).holder == "dead:1"
 
 
+async def has_at_most(jobs: JobRepository, n: int) -> bool:
+    return len(await jobs.all()) <= n
+
+
 async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, store: Store) -> None:
     jobs = JobRepository(store, JobParams(keep=2, keep_seconds=3600.0))
     ended = []
@@ -392,16 +396,14 @@ async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, sto
         await jobs.end(job, state)  # type: ignore[arg-type]
         ended.append(job.id)
     going = await running(jobs)
-    async with keeping(settings, jobs), asyncio.timeout(60):
-        while len(await jobs.all()) > 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    async with keeping(settings, jobs):
+        await until(partial(has_at_most, jobs, 3))
     assert [job.id for job in await jobs.all()] == [going.id, ended[3], ended[2]]
     with pytest.raises(UnknownJob):
         await jobs.get(ended[0])
     assert sum((await jobs.counts()).values()) == 3
     assert sum(total.n for total in await jobs.totals()) == 4  # what there ever was stays counted
     await store.client.hset(f"abound:jobs:job:{ended[3]}", "ended", "1.0")  # long ago
-    async with keeping(settings, jobs), asyncio.timeout(60):
-        while len(await jobs.all()) > 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    async with keeping(settings, jobs):
+        await until(partial(has_at_most, jobs, 2))
     assert [job.id for job in await jobs.all()] == [going.id, ended[2]]

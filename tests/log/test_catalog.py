@@ -122,11 +122,8 @@ def test_an_event_of_a_replacement_that_does_not_fit_is_nothing(case: str) -> No
 def test_a_replacement_ends_with_a_newer_one_or_by_itself() -> None:
     assert seen(applied(*PREPARED, ReplacementBegun("m", "1-0")))["coming"] == "4-0"
     assert seen(applied(*PREPARED, IncarnationDropped("m", "2-0")))["coming"] is None
-    assert seen(applied(*REPLACED, IncarnationDropped("m", "1-0"))) == {
-        "served": "2-0",
-        "coming": None,
-        "former": None,
-    }
+    only = {"served": "2-0", "coming": None, "former": None}
+    assert seen(applied(*REPLACED, IncarnationDropped("m", "1-0"))) == only
 
 
 @pytest.mark.parametrize(("before", "incarnation"), [(PREPARED, "1-0"), (REPLACED, "1-0"), (REPLACED, "2-0")])

@@ -14,7 +14,6 @@ from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, MarkEvent, e
 from abound.log.stream import LogParams
 from abound.replica.replica import Replica, ReplicaParams, appender_of
 from abound.replica.storage_status import NO_ARTIFACTS
-from abound.state import replica_status
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound_core.config import ModelConfig
@@ -133,26 +132,6 @@ async def test_a_store_that_cannot_reach_the_default_durability_is_refused(serve
     with pytest.raises(CannotStart, match="ABOUND_DURABILITY is replica, but the store has no connected replica"):
         await replica.start()
     await replica.stop()
-
-
-async def test_replicas_describe_themselves(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    offset = await teach(one)
-
-    async def described() -> dict[str, replica_status.PublishedStatus]:
-        return {said.replica: said for said in await one.replicas("default")}
-
-    async with asyncio.timeout(60):
-        while True:
-            said = await described()
-            if len(said) == 2 and all(each.digest_offset == str(offset) for each in said.values()):
-                break
-            await asyncio.sleep(0.1)
-    assert said[one.id].digest == said[other.id].digest == await one.model("default").compute_digest()
-    assert said[other.id].lag == 0
-    assert said[other.id].log_bytes == one.model("default").log_bytes > 0
-    await other.stop()
-    assert (await described()).keys() == {one.id}
 
 
 async def test_start_tells_how_far_it_is(server: Server, start_replica: StartReplica) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from abound.jobs.replace import forget
 from abound.replace.forget import ForgetParams
-from abound.store.client import Store
-from abound.store.replication import is_replicated, wait_replicated
+from abound.store.replication import wait_replicated
 from abound.versions import activation
 from abound.versions import retention as version_retention
 from abound.versions import versions as versions
@@ -82,8 +81,3 @@ async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(servers
     copy.resume()
     await wait_replicated(lab.store)
     assert await version_retention.retain(lab.store, lab.artifacts, keys, 1) == [card.id]
-
-
-async def test_one_copy_may_be_enough(store: Store) -> None:
-    assert await is_replicated(store)
-    assert await is_replicated(store, 1)
