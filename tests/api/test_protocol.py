@@ -235,11 +235,7 @@ async def test_one_connection_too_many_is_told_to_come_back() -> None:
 
 @pytest.mark.parametrize(
     ("sent", "looks"),
-    [
-        (b"", MAX_HEAD_CHECKS),
-        (HEAD, MAX_HEAD_CHECKS),
-        (HEAD + b"Content-Length: 9\r\n\r\nabc", MAX_BODY_CHECKS),
-    ],
+    [(b"", MAX_HEAD_CHECKS), (HEAD, MAX_HEAD_CHECKS), (HEAD + b"Content-Length: 9\r\n\r\nabc", MAX_BODY_CHECKS)],
     ids=["nothing", "half a head", "half a body"],
 )
 async def test_a_request_that_does_not_come_on_is_hung_up_on(sent: bytes, looks: int) -> None:

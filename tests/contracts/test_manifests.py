@@ -249,6 +249,7 @@ def test_log_and_snapshots_at_their_bounds_fit_into_the_store_of_the_compose_fil
     command = services["store"]["command"]
     most = command[command.index("--maxmemory") + 1]
     assert most_in_the_store(services["replica"]["environment"]) <= int(most.removesuffix("gb")) * 2**30
+    assert int(services["store"]["mem_limit"].removesuffix("g")) >= 4 / 3 * int(most.removesuffix("gb"))
 
 
 # what others made is taken as it was tried: by its whole version, or its digest

@@ -72,12 +72,6 @@ def test_a_job_that_reaches_its_limit_of_memory_says_what_to_set(place: Office, 
     assert place.files() == []
 
 
-def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
-    job = place.ended(place.submit("ending", how="death once"))
-    assert (job["state"], job["attempt"], job["outcome"]) == ("succeeded", 2, {"attempt": 2})
-    assert place.files() == []
-
-
 def test_a_fit_gives_way_as_a_process_and_as_a_session(place: Office) -> None:
     job = place.ended(place.submit("crunch", steps=1))
     assert job["outcome"]["niceness"] == min(19, os.nice(0) + fork_server.NICENESS["fit"])

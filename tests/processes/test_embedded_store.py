@@ -11,8 +11,10 @@ import pytest
 import redis
 
 from abound.processes.embedded_store import EmbeddedStore, server_program
+from abound.processes.lifetime import start_time_of
 from abound.processes.runtime_dir import prepare_runtime_dir
 from abound_core.errors import CannotStart
+from tests.support.job_worker import until
 
 
 @pytest.fixture
@@ -71,6 +73,18 @@ def test_a_second_one_on_the_same_directory_is_refused_and_harms_nothing(data_di
             with pytest.raises(CannotStart, match=rf"{data_dir} is in use by another abound \(process {os.getpid()}\)"):
                 EmbeddedStore(other).start()
         assert length(url) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
+def test_the_server_dies_with_a_killed_parent(data_dir):
+    program = "store = EmbeddedStore(Path(sys.argv[1])); store.start(); print(store.pid, flush=True); time.sleep(600)"
+    program = (
+        f"import sys, time; from pathlib import Path; from {EmbeddedStore.__module__} import EmbeddedStore; {program}"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, data_dir], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    until(lambda: start_time_of(pid) is None)
 
 
 def test_an_orphan_is_ended_before_the_next_start(data_dir):

@@ -67,7 +67,7 @@ async def test_forgetting_a_key_or_a_time(lab: Lab) -> None:
         if unit.key and low.milliseconds <= at.milliseconds <= high.milliseconds
     }
     expected = await lab.without(
-        lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds,
+        lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds
     )
     await lab.same(one, expected)
 

@@ -17,12 +17,7 @@ from abound.replica.storage_status import NO_ARTIFACTS
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound_core.config import ModelConfig
-from abound_core.errors import (
-    CannotStart,
-    NotReady,
-    StoreUnavailable,
-    UnknownModel,
-)
+from abound_core.errors import CannotStart, NotReady, StoreUnavailable, UnknownModel
 from abound_core.types import START
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
@@ -136,11 +131,7 @@ async def test_a_store_that_cannot_reach_the_default_durability_is_refused(serve
 
 async def test_start_tells_how_far_it_is(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
-    for seed in range(30):
-        await teach(replica, 5, seed)
-    living = (await read_catalog(replica.store)).get("default")
-    assert living is not None
-    await replay.compact(replica.store, living, SnapshotParams())
+    await replay.compact(replica.store, (await read_catalog(replica.store)).get("default"), SnapshotParams())
     for seed in range(100):
         await teach(replica, 1, seed)
     told: list[tuple[str, float]] = []

@@ -10,10 +10,7 @@ import pytest
 
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound_core.config import ModelConfig
-from abound_core.errors import (
-    InvalidInstance,
-    StoreUnavailable,
-)
+from abound_core.errors import InvalidInstance, StoreUnavailable
 from abound_core.model.entry_application import Unit
 from tests.support import job_worker
 from tests.support.replicas import digests, teach, until

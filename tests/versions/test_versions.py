@@ -173,11 +173,7 @@ async def test_nothing_in_a_version_is_run(artifacts: ArtifactStore) -> None:
     one = card.files[0]
     for dtype in ("|O", one.dtype):
         forged = msgspec.structs.replace(
-            one,
-            size=len(packed),
-            checksum=hashlib.blake2b(packed, digest_size=16).hexdigest(),
-            dtype=dtype,
-            shape=[1],
+            one, size=len(packed), checksum=hashlib.blake2b(packed, digest_size=16).hexdigest(), dtype=dtype, shape=[1]
         )
         files = [forged, *card.files[1:]]
         new = seal(msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)))

@@ -32,17 +32,7 @@ from abound_core.model.live_model import LiveModel
 from abound_core.promotion_rule import Contest, GateParams
 from abound_core.rank_sums import rank_in
 from abound_core.types import START
-from tests.support.contest_streams import (
-    GATE,
-    LABELS,
-    changed,
-    contest,
-    draft,
-    familiar,
-    n_scored,
-    teach,
-    wise,
-)
+from tests.support.contest_streams import GATE, LABELS, changed, contest, draft, familiar, n_scored, teach, wise
 from tests.support.lab import Lab, apply
 from tests.support.small_versions import place, write
 
