@@ -28,10 +28,11 @@ import codecs
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from itertools import takewhile
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -240,12 +241,31 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
         file=file,
         line=number,
         fields=names,
-        rejected=tuple(label_texts(fields.rejected or (), False)),
-        ignored=tuple(label_texts(fields.ignored or (), False)),
-        weight=1.0 if fields.weight is None else fields.weight,
-        key=fields.key,
-        source=fields.source,
+        **_event_fields(fields),
     )
+
+
+OWN_FIELDS = ("features", "rejected", "ignored", "weight", "key", "source")  # that lines keep where fields have roles
+
+
+def with_own_fields(instance: DatasetInstance, own: dict[str, Any]) -> DatasetInstance:
+    """Return the row of a JSON line with the fields that it has of its own; its features are joined with theirs."""
+    fields = {name: value for name, value in own.items() if name != "features"}
+    given = _event_fields(msgspec.convert(fields, _JsonInstance))
+    parts = (instance.features, msgspec.json.encode(own.get("features", {})))
+    features = b",".join(part[1:-1] for part in parts if part is not None and part != b"{}")
+    given = {name: given[name] for name in fields} | {"features": b"{%b}" % features if features else instance.features}
+    return replace(instance, **given)
+
+
+def _event_fields(fields: _JsonInstance) -> dict[str, Any]:
+    return {
+        "rejected": tuple(label_texts(fields.rejected or (), False)),
+        "ignored": tuple(label_texts(fields.ignored or (), False)),
+        "weight": 1.0 if fields.weight is None else fields.weight,
+        "key": fields.key,
+        "source": fields.source,
+    }
 
 
 def _labels_of(fields: _JsonInstance) -> tuple[str, ...]:

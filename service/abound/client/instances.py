@@ -195,12 +195,11 @@ def rows_of(instances: Any, options: Mapping[str, Any]) -> Any:
     """
     if not options and not hasattr(instances, "columns"):
         return instances
-    from abound_core.instances.tables import read_batches, read_records, resolve_batch
+    from abound_core.instances.tables import read_batches, read_records
 
     given, bad = ReadOptions.of(**options), list[Malformed]()
     if hasattr(instances, "columns"):
-        batches = batches_of(instances)
-        rows = read_batches(batches, resolve_batch(batches[0], given) if batches else given, "", bad.append)
+        rows = read_batches(batches_of(instances), given, "", bad.append)
     else:
         rows = read_records(instances, given, on_bad=bad.append)
     return _with_errors(rows, bad)
