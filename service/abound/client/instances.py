@@ -250,6 +250,10 @@ def learn_encoder(keyed: bool) -> Callable[[Labelled | Fields], bytes]:
     prefix, numbers = uuid.uuid4().hex.encode(), count(1)
 
     def encode(given: Any) -> bytes:
+        if isinstance(given, Mapping) and (named := given.keys() & {"label", "labels"}):  # as in JSON lines
+            labels = given["labels" if "labels" in named else "label"]
+            labels = [labels] if isinstance(labels, str | int | float) else labels
+            given = {name: value for name, value in given.items() if name != "label"} | {"labels": labels}
         instance = _struct(given, Labelled)
         line = client_requests.encode_document(instance)
         if not keyed or instance.key is not None:
