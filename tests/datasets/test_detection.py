@@ -297,6 +297,7 @@ WARNINGS = {
     "codes": ("label,mcc\n" + "".join(f"a,{5800 + i % 4}\n" for i in ROWS), "--category mcc"),
     "decimal commas": ("label;n\n" + "".join(f"a;{i},5\na;x{i}\n" for i in ROWS), "--number n reads them"),
     "0 and 1": ("text,label\nx,0\ny,1\n", "the labels are only 0 and 1"),
+    "negative numbers": ("label,n\na,-3\nb,2\n", "n: 1 of 2 numbers are negative; only a model with negative=split"),
     "yes and no": ("text,label\nx,yes\ny,no\n", "the labels are only yes and no"),
     "separators in labels": ("text,label\nx,a;b\ny,c;d\n", "most labels have ';' in them"),
     "no labels": ("text,topic\nx,0\n", "there are no labels"),

@@ -16,7 +16,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -25,7 +24,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from abound_core.errors import Malformed, Undecodable
+from abound_core.errors import Malformed, WrongOption
 from abound_core.instances.data_formats import OWN_FIELDS, DatasetInstance, at_line, raise_error, with_own_fields
 from abound_core.instances.encoded_vector import Numbers
 from abound_core.instances.names import label_text
@@ -35,7 +34,7 @@ LABEL_COLUMNS = ("labels", "label")  # names that the column has by default; the
 
 PANDAS_INDEX = ("", "__index_level_0__")  # its names in CSV and in Parquet
 
-MAX_ROW_BYTES = 16 * 2**20  # of CSV, which may span lines; a quote that is never closed ends here
+MAX_CELL = 16 * 2**20  # characters, which may span lines; a quote that is never closed ends here
 
 ROWS_AT_ONCE = 1024  # rows of a record batch that are Python values at a time
 
@@ -141,7 +140,7 @@ class TableReader:
         if not self._event:
             return instance
         event = {field: _event_value(field, cells[i]) for field, i in self._event if not _is_absent(cells[i])}
-        return replace(instance, **event)  # type: ignore[arg-type]
+        return msgspec.structs.replace(instance, **event)
 
     def _labels_of(self, name: str, cell: Any, is_flag: bool) -> list[str]:
         if is_flag:
@@ -184,17 +183,17 @@ def resolve_columns(names: Sequence[str], rows: Iterable[Sequence[Any]], options
     codes = [name for name, cells in free.items() if all(map(str.isdigit, cells)) and any(map(_CODE.match, cells))]
 
     def matching(sign: str) -> set[str]:
-        plain = _NUMBER if sign == "." else re.compile(r"-?\d+")
         return {
             name
             for name, cells in free.items()
-            if sum(map(bool, map(_SEPARATED[sign].fullmatch, cells))) >= NUMBER_SHARE * len(cells)
-            and not all(map(plain.fullmatch, cells))
+            if any(map(_SEPARATED[sign].fullmatch, cells[:20]))
+            and sum(map(bool, map(_SEPARATED[sign].fullmatch, cells))) >= NUMBER_SHARE * len(cells)
             and not any(map(_CODE.match, cells))
         }
 
-    comma, point = matching(","), matching(".")
     plain = {name for name, cells in free.items() if all(map(_NUMBER.fullmatch, cells))}
+    whole = {name for name in plain if all(re.fullmatch(r"-?\d+", cell) for cell in free[name])}
+    comma, point = matching(",") - whole, matching(".") - plain
     decimal = options.decimal or ("," if comma - point - plain or (options.delimiter == ";" and comma - plain) else ".")
     found = comma if decimal == "," else point
     return msgspec.structs.replace(
@@ -349,7 +348,7 @@ class CsvRows:
     """
 
     def __init__(self, lines: Iterator[str], options: ReadOptions) -> None:
-        csv.field_size_limit(MAX_ROW_BYTES)
+        csv.field_size_limit(MAX_CELL)
         self._format: dict[str, Any] = {"delimiter": options.delimiter or ",", "strict": True}
         if options.quote == NO_QUOTE:
             self._format["quoting"] = csv.QUOTE_NONE
@@ -372,11 +371,13 @@ class CsvRows:
             return next(self._rows)
         except csv.Error as error:
             self.resume()
-            hint = "; if quotes are part of the text, set quote to none" if "quotechar" in self._format else ""
-            raise Malformed(f"not a row of CSV: {error}{hint}") from error
+            if "quotechar" not in self._format:
+                raise Malformed(f"not a row of CSV: {error}") from error
+            hint = "if quotes are part of the text, set quote to none, else close them"
+            raise WrongOption(f"not a row of CSV: {error}; {hint}") from error
         except UnicodeEncodeError as error:
             self.resume()
-            raise Undecodable(f"not {self._encoding}; name the encoding of the file") from error
+            raise WrongOption(f"not {self._encoding}; name the encoding of the file, such as cp1252") from error
 
     def resume(self) -> None:
         """Go on at the second line of the last row: a quote that was not closed has taken the lines after it."""
@@ -385,14 +386,11 @@ class CsvRows:
         self._rows = csv.reader(self._fed(), **self._format)
 
     def _fed(self) -> Iterator[str]:
-        again, record, size = self._again, self._record, 0
+        again, record = self._again, self._record
         for line in chain(iter(lambda: again.popleft() if again else None, None), self._lines):
-            size = size + len(line) if record else len(line)
             record.append(line)
             if not line.isascii():
                 line.encode()  # raises an error for what could not be decoded
-            if size > MAX_ROW_BYTES:
-                raise csv.Error(f"the row has over {MAX_ROW_BYTES} bytes; is a quote not closed?")
             yield line
 
 

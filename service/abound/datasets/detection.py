@@ -23,7 +23,7 @@ from abound_core.instances.tables import LABEL_COLUMNS, CsvRows, column_names, r
 
 SAMPLE_BYTES = 2**18
 SAMPLE_ROWS = 2000
-SNIFFED = 2**16  # characters, of which DuckDB finds the dialect
+SNIFFED = 2**14  # characters, of which DuckDB finds the dialect
 WITH_COLUMNS = ("jsonl", "json", "csv", "tsv", "parquet", "arrow")
 
 BOMS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -80,6 +80,9 @@ def encoding_of(sample: bytes) -> str:
         if sample.startswith(mark):
             return encoding
     if b"\0" not in sample:
+        with suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder("utf-8")().decode(sample)  # its last letter may be cut
+            return "utf-8"
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(sample)
         if 4 * text.count("\ufffd") <= sum(not one.isascii() for one in text if one != "\ufffd"):
             return "utf-8"

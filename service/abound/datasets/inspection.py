@@ -14,7 +14,7 @@ import msgspec
 
 from abound.datasets.detection import SAMPLE_ROWS, WITH_COLUMNS
 from abound.datasets.files import COLUMNAR, read_file, resolve_file
-from abound_core.errors import AboundError, Malformed, TooLarge
+from abound_core.errors import Malformed, TooLarge
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.read_options import ANY_FIELD, ReadOptions
 from abound_core.instances.tables import LABEL_COLUMNS, PANDAS_INDEX
@@ -53,24 +53,15 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     misread: str | None
 
 
-class _Enough(AboundError):
-    pass
-
-
 def inspect(name: str, options: ReadOptions) -> Inspection:
     """Read the first rows of a file. Raises Malformed if its header or its end is wrong."""
     given, options = options, resolve_file(name, options)
     bad: list[Malformed] = []
     found: list[DatasetInstance] = []
 
-    def on_bad(error: Malformed) -> None:
-        bad.append(error)
-        if len(bad) > SAMPLE_ROWS:
-            raise _Enough
-
-    with suppress(_Enough, TooLarge):
+    with suppress(TooLarge):
         bound = None if options.format in COLUMNAR else INSPECTED_BYTES
-        found.extend(islice(read_file(name, None, bound, on_bad, options), SAMPLE_ROWS))
+        found.extend(islice(read_file(name, None, bound, bad.append, options), SAMPLE_ROWS))
     labels = Counter(label for one in found for label in one.labels)
     columns = _columns(found, options) if options.format in WITH_COLUMNS else {}
     warnings = [*_of_columns(columns), *_of_labels(labels)]
@@ -135,6 +126,8 @@ def _of_columns(columns: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
         n = len(values)
         if role == "text" and sum(map(bool, map(_HTML.search, strings))) > HTML_SHARE * n:
             yield f"{name}: the texts look like HTML; remove the markup, or set analyzer.html=true for the model"
+        if negative := sum(type(value) in (int, float) and value < 0 for value in values):
+            yield f"{name}: {negative} of {n} numbers are negative; only a model with negative=split learns them"
         if role not in ("feature", "number") or n < LEAST_ROWS:
             continue
         numbers = [value for value in values if type(value) in (int, float) and value == int(value)]
