@@ -180,6 +180,12 @@ CASES: dict[str, tuple[str, str | bytes, dict[str, Any], list[tuple[Any, Any, An
         [(("a",), None, {"d weekday": "Wed", "d month": "1", "d day": "21"})],
     ),
     "lines before with separators": ("a.csv", "Export\nof,today\n\n" + TABLE, {}, PLAIN),
+    "texts of many lines": (
+        "a.csv",
+        'text;label\n"' + "a, b\n" * 9000 + '";a\nx;b\n',
+        {},
+        [(("a",), "a, b\n" * 9000, None), (("b",), "x", None)],
+    ),
     "semicolons in a TSV": ("a.tsv", TABLE.replace(",", ";"), {}, PLAIN),
     "numbers of columns that are values, too": (
         "a.csv",

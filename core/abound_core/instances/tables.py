@@ -1,6 +1,6 @@
 """Tables: rows with named columns as instances.
 
-``ReadOptions`` gives columns their roles. Every other column is a feature with the X
+``ReadOptions`` gives columns their roles. Every other column is a feature.
 
 The cells of CSV are strings. Where the column is a feature, a cell that looks like a number is one, and ``true`` and
 ``false`` are booleans, as pandas and others write them. Numbers with separators and dates are read in columns that hold
@@ -175,8 +175,7 @@ def resolve_columns(names: Sequence[str], rows: Iterable[Sequence[Any]], options
     def dates_of(form: str) -> list[str]:
         return [name for name, cells in free.items() if all(_parsed_date(cell, form) for cell in cells)]
 
-    given = {name: columns[name] for name in options.date if columns.get(name)}
-    free |= given
+    free |= {name: columns[name] for name in options.date if columns.get(name)}
     form = options.date_format or max(DATE_FORMATS, key=lambda form: len(dates_of(form)))
     dates = dict.fromkeys([*options.date, *dates_of(form), *dates_of(ISO_DATE)])
     free = {name: cells for name, cells in free.items() if name not in dates}

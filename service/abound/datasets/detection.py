@@ -23,7 +23,7 @@ from abound_core.instances.tables import LABEL_COLUMNS, CsvRows, column_names, r
 
 SAMPLE_BYTES = 2**18
 SAMPLE_ROWS = 2000
-SNIFFED = 2**14  # characters, of which DuckDB finds the dialect
+SNIFFED, SNIFFED_LINES = 2**14, 50  # characters of which DuckDB finds the dialect, if they are so many lines
 WITH_COLUMNS = ("jsonl", "json", "csv", "tsv", "parquet", "arrow")
 
 BOMS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -113,7 +113,7 @@ def _resolve_table(text: str, options: ReadOptions) -> ReadOptions:
         told |= {"delimiter": told["delimiter"] or mark[1], "skip_rows": told["skip_rows"] or 1}
     if options.format == "tsv":
         told |= {"delimiter": told["delimiter"] or ("\t" if "\t" in text else None), "quote": told["quote"] or NO_QUOTE}
-    found = _sniffed(text[:SNIFFED], told)
+    found = _sniffed(text[:SNIFFED] if text.count("\n", 0, SNIFFED) > SNIFFED_LINES else text, told)
     told = found | {name: value for name, value in told.items() if value is not None}
     rows = CsvRows(io.StringIO(text, newline=""), replace(options, **told))
     read: list[tuple[int, list[str]]] = []
