@@ -46,7 +46,7 @@ NEWS, TEN = "newsgroups20-random", "reuters10-words"
         ("| newsgroups20, random 80/20 | {} | {} |", [f"{NEWS} ff margin={margin}{FIVE}" for margin in (0, 0.5)]),
         ("| newsgroups20, by date | {} | {} |", [f"newsgroups20 ff margin={margin}" for margin in (0, 0.5)]),
         ("| reuters21578, ten topics | {} | {} |", [f"{TEN} ff margin={margin}{FIVE}" for margin in (0, 0.5)]),
-        ("| newsgroups20 {}; wordnet", [f"{NEWS} ff margin=0.5{FIVE}"]),
+        ("newsgroups20 {}; wordnet", [f"{NEWS} ff margin=0.5{FIVE}"]),
         ("; wordnet-hypernyms P@1 {} |", ["wordnet-hypernyms ff margin=0.5"]),
         ("reuters {} against {} |", [f"{TEN} ind{FIVE}", f"{TEN} ff margin=0.5{FIVE}"]),
         (" | newsgroups20 {};", [f"{NEWS} ind{FIVE}"]),
