@@ -104,7 +104,9 @@ def git(folder: Path, *arguments: str) -> None:
     try:
         subprocess.run(["git", *arguments], cwd=folder, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise SystemExit(f"cannot download into {folder}: {error}") from None
+        raise SystemExit(
+            f"git {arguments[0]} failed in {folder} ({type(error).__name__}); run it again to go on"
+        ) from None
 
 
 def build(name: str, to: Path, cache: Path, client: httpx.Client) -> bool:
@@ -113,7 +115,10 @@ def build(name: str, to: Path, cache: Path, client: httpx.Client) -> bool:
     Nothing is written if a file has another size than it must have.
     """
     wanted = SETS[name]
-    paths = [download(*wanted.archive, cache, client)] if wanted.archive else []
+    paths: list[Path] = []
+    if wanted.archive:
+        url, sha256 = wanted.archive
+        paths.append(download(url, sha256, cache, client))
     for repository, commit, *patterns in wanted.git:
         paths += check_out(GITHUB + repository, commit, patterns, cache)
     files: data_sources.Files = getattr(data_sources, wanted.load)(paths)
@@ -132,13 +137,13 @@ def build(name: str, to: Path, cache: Path, client: httpx.Client) -> bool:
     return hashlib.sha256(train).hexdigest() == wanted.train_sha256
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="sets to build; see --list")
     parser.add_argument("--list", action="store_true", help="print the sets and their tasks")
     parser.add_argument("--to", type=Path, help="folder to build into; without it ABOUND_DATA, else a temporary folder")
     parser.add_argument("--cache", type=Path, default=default_folder() / "downloads", help="keep downloads here")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if options.list or not options.names:
         for name, one in SETS.items():
             print(f"{name:<20}{one.task}")

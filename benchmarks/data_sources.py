@@ -366,7 +366,8 @@ def rcv1(paths: Sequence[Path]) -> Files:
     Subsets 1 to 4 have all label columns in their first half, subset 5 in its second one.
     """
     seen: set[str] = set()
-    train, test = [], []
+    train: list[tuple[list[int], dict[int, str]]] = []
+    test: list[tuple[list[int], dict[int, str]]] = []
     for number, path in enumerate(paths):
         read = rda(path)
         for row in read.rows[HALF:] if number == 4 else read.rows[:HALF]:
