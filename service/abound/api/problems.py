@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import Match, Route
 
 from abound_core.errors import (
     AboundError,
@@ -281,14 +281,15 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(500, of_ours)
 
 
-def allowed_methods(app: FastAPI, scope: Mapping[str, Any]) -> str:
-    """Return the methods of the path of ``scope``, for ``Allow``; empty when there is no such path."""
-    methods = []
-    for method in ("DELETE", "GET", "POST", "PUT"):
-        asked = {**scope, "method": method}
-        if any(route.matches(asked)[0] is Match.FULL for route in app.routes):
-            methods += ["GET", "HEAD"] if method == "GET" else [method]
-    return ", ".join(sorted([*methods, "OPTIONS"])) if methods else ""
+def allowed_methods(app: FastAPI, scope: MutableMapping[str, Any]) -> str:
+    """Return the methods of the path of ``scope``, for ``Allow``; empty when there is no such path.
+
+    A path that names its last part comes before one that takes any label there.
+    """
+    routes = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE]
+    methods = {method for route in routes if route.path == routes[0].path for method in route.methods or ()}
+    head = {"HEAD"} if "GET" in methods else set()
+    return ", ".join(sorted({*methods, *head, "OPTIONS"})) if methods else ""
 
 
 def _parameter_error(errors: Any) -> AboundError:
