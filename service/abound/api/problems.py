@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, Route
+from starlette.routing import Match
 
 from abound_core.errors import (
     AboundError,
@@ -281,15 +281,22 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(500, of_ours)
 
 
-def allowed_methods(app: FastAPI, scope: MutableMapping[str, Any]) -> str:
+def allowed_methods(app: FastAPI, scope: Mapping[str, Any]) -> str:
     """Return the methods of the path of ``scope``, for ``Allow``; empty when there is no such path.
 
-    A path that names its last part comes before one that takes any label there.
+    Where several routes have the path, those count that leave least of it to their parameters: `/labels/changes`, and
+    not any label.
     """
-    routes = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE]
-    methods = {method for route in routes if route.path == routes[0].path for method in route.methods or ()}
-    head = {"HEAD"} if "GET" in methods else set()
-    return ", ".join(sorted({*methods, *head, "OPTIONS"})) if methods else ""
+    left: dict[str, int] = {}
+    included = [getattr(route, "original_router", None) for route in app.routes]
+    routes = [*app.routes, *(route for router in included if router is not None for route in router.routes)]
+    for method in ("DELETE", "GET", "POST", "PUT"):
+        matches = (route.matches({**scope, "method": method}) for route in routes)
+        found = [inner["path_params"] for match, inner in matches if match is Match.FULL and "path_params" in inner]
+        if found:
+            left[method] = min(sum(map(len, one.values())) for one in found)
+    methods = [method for method in left if left[method] == min(left.values())]
+    return ", ".join(sorted([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"])) if left else ""
 
 
 def _parameter_error(errors: Any) -> AboundError:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from abound.cli.file_arguments import CommandFailed
 from abound.cli.options import Model, Printed, asks_service, counted, format_time, format_value, print_rows, print_table
 from abound.cli.progress import progress_bar
 from abound.cli.read_options import reads_files
@@ -193,11 +194,16 @@ def apply(
     before it stay, and the command can be repeated: they are not made again. With --dry-run each request is checked
     against the present labels.
     """
+    from abound.client import Refused
+
     rows, totals = _changes(file), {"changes": 0, "changed": 0}
     with progress_bar("changes") as progress:
         while some := list(itertools.islice(rows, BATCH)):
             hashed = hashlib.blake2b(json.dumps([run, totals["changes"], some]).encode(), digest_size=16)
-            answer = client.change_labels(model, some, dry_run=dry_run, key=hashed.hexdigest())
+            try:
+                answer = client.change_labels(model, some, dry_run=dry_run, key=hashed.hexdigest())
+            except Refused as error:
+                raise CommandFailed(f"{file}: after {counted(totals['changes'], 'change')}: {error}") from error
             totals = {"changes": totals["changes"] + len(some), "changed": totals["changed"] + answer["changed"]}
             progress.set_text(f"{totals['changes']:,}")
     before = totals["changes"] - totals["changed"]
