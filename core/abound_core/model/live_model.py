@@ -284,17 +284,19 @@ class LiveModel(ModelState):
         vector, part = buffer[at:labels_at], buffer[labels_at : shape.details_at]
         label = part[6 : 6 + int.from_bytes(part[4:6], "little")]
         name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
-        self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
-        self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
+        self._name(name + part, ranks[:1], updated[:1])
         class_id, details = self.labels.find(label), details_of(buffer, shape)
         self.details.put(class_id, details, vector)
         parent = parent_in(details)
         if parent and self.find(parent.decode()) < 0:  # a parent is a label, too
-            self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
-            named = add_details(EMPTY_VECTOR + pack_labels([parent.decode()], DATASET_LIMITS), b"")
-            self._apply(named, np.zeros(1, np.int32), np.zeros(1, np.bool_))
+            named = EMPTY_VECTOR + pack_labels([parent.decode()], DATASET_LIMITS)
+            self._name(named, np.zeros(1, np.int32), np.zeros(1, np.bool_))
         self.tree.put(class_id, self.find(parent.decode()) if parent else -1)
         return int(shape.end)
+
+    def _name(self, record: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> None:
+        self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
+        self._apply(add_details(record, b""), ranks, updated)
 
     def present(self, label: str, retired: bool = False) -> str | None:
         """Return the present name of a label, itself if it is unknown; None if it is retired, unless these count."""

@@ -21,7 +21,7 @@ from abound.api.decoding import convert
 from abound.api.dependencies import GrantDep, JsonObject, ModelName, Parts, PartsDep, ReplicaDep
 from abound.api.label_search import nearest_hint
 from abound.api.learn import idempotency_key_of
-from abound.api.openapi import JSON, REF, problems
+from abound.api.openapi import JSON, json_body, problems
 from abound.api.schemas.labels import ChangesRequest, MergeRequest, RenameRequest
 from abound.api.schemas.shape import Shape
 from abound.log.append_group import LearnDraft, LearnOutcome
@@ -84,11 +84,6 @@ RESPONSES: Any = {
     202: {"model": ChangedAnswer, "description": "Durable, but not applied yet."},
     **problems(400, 404, 409, 413, 415, 422, 429, 503, 504, 507),
 }
-
-
-def _body(name: str, example: dict[str, Any]) -> dict[str, Any]:
-    content = {JSON: {"schema": {"$ref": REF.format(name=name)}, "example": example}}
-    return {"requestBody": {"required": True, "content": content}}
 
 
 class LabelChanger:
@@ -222,7 +217,7 @@ ChangerDep = Annotated[LabelChanger, Depends(changer)]
     summary="Rename a label",
     response_model=ChangedAnswer,
     responses=RESPONSES,
-    openapi_extra=_body("RenameRequest", {"from": "TV", "to": "Television"}),
+    openapi_extra=json_body("RenameRequest", example={"from": "TV", "to": "Television"}),
 )
 async def rename_label(changes: ChangerDep, given: JsonObject) -> Response:
     """Give a label another name; what was learned for it stays. The old name becomes an alias."""
@@ -236,7 +231,7 @@ async def rename_label(changes: ChangerDep, given: JsonObject) -> Response:
     summary="Merge labels into another one",
     response_model=ChangedAnswer,
     responses=RESPONSES,
-    openapi_extra=_body("MergeRequest", {"from": ["tv", "televisions"], "into": "TV"}),
+    openapi_extra=json_body("MergeRequest", example={"from": ["tv", "televisions"], "into": "TV"}),
 )
 async def merge_labels(changes: ChangerDep, given: JsonObject) -> Response:
     """Add what was learned for some labels to another one. Their names become aliases of it."""
@@ -250,8 +245,8 @@ async def merge_labels(changes: ChangerDep, given: JsonObject) -> Response:
     summary="Change labels",
     response_model=ChangedAnswer,
     responses=RESPONSES,
-    openapi_extra=_body(
-        "ChangesRequest", {"changes": [{"kind": "split", "from": "shoes", "to": ["boots", "sandals"]}]}
+    openapi_extra=json_body(
+        "ChangesRequest", example={"changes": [{"kind": "split", "from": "shoes", "to": ["boots", "sandals"]}]}
     ),
 )
 async def change_labels(changes: ChangerDep, given: JsonObject) -> Response:

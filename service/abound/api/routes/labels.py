@@ -21,7 +21,7 @@ from pydantic import Field
 from abound.api.decoding import MAX_DETAILS_WORK, ByteBudget, decode_batch
 from abound.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound
 from abound.api.label_search import FIELD, find_labels, fold
-from abound.api.openapi import JSON, REF, problems
+from abound.api.openapi import JSON, json_body, problems
 from abound.api.request_body import media_of, read_body
 from abound.api.routes.label_changes import change_record
 from abound.api.schemas.labels import (
@@ -61,17 +61,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum 
 router = APIRouter(tags=["models"])
 
 
-REGISTER_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            JSON: {
-                "schema": {"$ref": REF.format(name="RegisterRequest")},
-                "example": {"labels": [{"label": "grain", "name": "Grain", "description": "wheat, corn and rye"}]},
-            }
-        },
-    }
-}
+EXAMPLE = {"labels": [{"label": "grain", "name": "Grain", "description": "wheat, corn and rye"}]}
 
 
 class DetailsShape(Shape, record=LabelDetails):
@@ -175,7 +165,7 @@ async def get_labels(
         202: {"model": RegisterAnswer, "description": "Durable, but not applied yet."},
         **problems(400, 404, 409, 413, 415, 422, 429, 503, 504, 507),
     },
-    openapi_extra=REGISTER_BODY,
+    openapi_extra=json_body("RegisterRequest", example=EXAMPLE),
 )
 async def put_labels(
     model: ModelName, request: Request, parts: PartsDep, grant: GrantDep, response: Response
