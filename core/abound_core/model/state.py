@@ -40,19 +40,10 @@ for each class with a vector. 3: receipts lie in pages, each receipt packed sepa
 pages.)
 """
 
-PARTS = [
-    "features",
-    "labels",
-    "index",
-    "prequential",
-    "receipts",
-    "tallies",
-    "calibration",
-    "details",
-    "tree",
-    "changes",
-    "reranker",
-]
+PARTS = (
+    *("features", "labels", "index", "prequential", "receipts", "tallies"),
+    *("calibration", "details", "tree", "changes", "reranker"),
+)
 
 DIGEST_SLICE = 8  # pages of 256 features or labels digested before yielding to other tasks
 
