@@ -174,17 +174,15 @@ class LabelChanger:
             count_connections(live.index.arrays, first, min(first + SLICE, live.index.n_features), connections)
             if pace.due():
                 await pace.pause()
-        return [
-            EffectShape(
-                label=live.label(one),
-                aliases=live.aliases(one),
-                learned=live.times_learned(one),
-                connections=live.index.n_features if live.index.in_rows else int(connections[one]),
-                children=len(live.tree.children(one)),
-            )
-            for one in self._concerned
-            if one < live.labels.n_ids
-        ]
+        effects = []
+        for one in self._concerned:
+            if one < live.labels.n_ids:
+                n = live.index.n_features if live.index.in_rows else int(connections[one])
+                known = {"aliases": live.aliases(one), "learned": live.times_learned(one), "connections": n}
+                effects.append(EffectShape(label=live.label(one), children=len(live.tree.children(one)), **known))
+            if pace.due():
+                await pace.pause()
+        return effects
 
 
 def change_record(changes: list[LabelChange], grant: Grant | None, key: str | None = None) -> bytes:
