@@ -177,9 +177,14 @@ class LabelChanger:
         effects = []
         for one in self._concerned:
             if one < live.labels.n_ids:
-                n = live.index.n_features if live.index.in_rows else int(connections[one])
-                known = {"aliases": live.aliases(one), "learned": live.times_learned(one), "connections": n}
-                effects.append(EffectShape(label=live.label(one), children=len(live.tree.children(one)), **known))
+                effect = EffectShape(
+                    label=live.label(one),
+                    aliases=live.aliases(one),
+                    learned=live.times_learned(one),
+                    connections=live.index.n_features if live.index.in_rows else int(connections[one]),
+                    children=len(live.tree.children(one)),
+                )
+                effects.append(effect)
             if pace.due():
                 await pace.pause()
         return effects
