@@ -14,7 +14,6 @@ from abound.cli.file_arguments import PIECE_BYTES
 from abound.cli.options import (
     Printed,
     asks_service,
-    check_files,
     counted,
     format_time,
     format_value,
@@ -51,7 +50,6 @@ def put_dataset(
 
     if file is None:
         file, name = name, Path(name).name.partition(".")[0]
-    check_files([file], options)
     with progress_bar(f"data set {name}") as bar, file_errors(file), open_stored(file) as data:
         bar.reset(size_of(file))
 
