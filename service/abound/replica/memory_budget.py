@@ -101,6 +101,8 @@ class MemoryBudget:
         looked, size = self._looked.get(model.name, (0.0, 0))
         now = time.monotonic()
         if now - looked > LOOK_SECONDS or (bound is not None and 2 * size > bound):
+            if any(there.name not in self._sizes for there in models()):
+                self.update_sizes(models())  # models that were created, and have not learned
             size = needed_bytes(model)
             self._looked[model.name] = (now, size)
             counted = _counted_bytes(model, size)
