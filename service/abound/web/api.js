@@ -31,6 +31,7 @@ export class Problem extends Error {
 export const key = {
   get: () => sessionStorage.getItem(KEY),
   set: (value) => sessionStorage.setItem(KEY, value),
+  forget: () => sessionStorage.removeItem(KEY),
 };
 
 export const events = new EventTarget();
@@ -54,7 +55,7 @@ function problemOf(status, text) {
     // The answer is not from the service but from a proxy in front of it.
   }
   if (!said || typeof said.title !== "string") {
-    said = { title: "An answer that is none of the service's", detail: `HTTP ${status}`, status, type: "about:blank" };
+    said = { title: "This answer did not come from Abound", detail: `HTTP ${status}`, status, type: "about:blank" };
   }
   const problem = new Problem({ ...said, status });
   if (problem.isAboutKey) events.dispatchEvent(new Event("key"));
