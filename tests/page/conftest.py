@@ -30,6 +30,7 @@ VIEWS = {
     "try": "Try it",
     "ask": "To review",
     "events": "Events",
+    "files": "Files",
     "labels": "Labels",
     "versions": "Versions and jobs",
     "datasets": "Data sets",

@@ -5,6 +5,7 @@ import { events, get, key, part, Problem } from "./api.js";
 import * as asking from "./ask.js";
 import * as datasets from "./datasets.js";
 import * as eventsView from "./events.js";
+import * as files from "./files.js";
 import * as keys from "./keys.js";
 import * as labels from "./labels.js";
 import * as modelsView from "./models.js";
@@ -18,6 +19,7 @@ const VIEWS = {
   try: { title: "Try it", show: tryit.show },
   ask: { title: "To review", show: asking.show },
   events: { title: "Events", show: eventsView.show },
+  files: { title: "Files", show: files.show },
   labels: { title: "Labels", show: labels.show },
   versions: { title: "Versions and jobs", show: work.show },
   datasets: { title: "Data sets", show: datasets.show },

@@ -16,7 +16,7 @@ export function show(root, context) {
   const parts = { asked: h("div", { class: "stack" }), ranks: h("div", { class: "stack" }), teach: h("div", { class: "stack", hidden: true }) };
   let queue = [];
   let nSkipped = 0;
-  fill(root, card("Which labels are right?", parts.asked, parts.ranks, parts.teach));
+  fill(root, card("Which labels are right?", parts.asked, h("div", { class: "halves" }, parts.ranks, parts.teach)));
   const lacking = lacks("admin", "To see remembered instances");
   if (lacking) {
     fill(parts.asked, h("p", { class: "note" }, lacking));

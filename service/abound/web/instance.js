@@ -69,7 +69,7 @@ export function instanceField({ takesVectors, wanted, typed, switched }) {
 const NUMBER = /^-?(0|[1-9]\d*)?(\.\d+)?(e[+-]?\d+)?$/i;
 
 /** Parse the value of a feature: 00100, or more digits than a number can hold, is a word. */
-function valueOf(word) {
+export function valueOf(word) {
   if (word === "true" || word === "false") return word === "true";
   const number = Number(word);
   const isNumber = NUMBER.test(word) && Number.isFinite(number) && (!/^-?\d+$/.test(word) || Number.isSafeInteger(number));

@@ -202,7 +202,7 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
     if (wanted === "refit") form.fields.get("search").querySelector("input").value = '{"update": ["fsu", "sls"]}';
     try {
       sets = (await get("datasets", { signal })).datasets;
-      data.append(...sets.map((one) => h("option", { value: one.name }, `data set ${one.name}`)));
+      data.append(...sets.map((one) => h("option", { value: one.name, selected: one.name === wanted }, `data set ${one.name}`)));
     } catch {
       // Without data sets, history is the only choice.
     }

@@ -118,11 +118,11 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks 
       parts.about,
       h("p", {}, h("strong", { class: "break clamped", dir: "auto", title: said }, breakable(legible(nameOf(model, label)))), retired ? [" ", h("span", { class: "tag bad" }, "retired")] : null, ` was learned ${counted(found.learned, "time")}. ${counted(found.total, "feature votes", "features vote")} on it.`),
       facts.length ? h("dl", { class: "facts" }, facts.flatMap(([fact, value]) => [h("dt", {}, fact), h("dd", {}, typeof value === "string" ? breakable(legible(value)) : value)])) : null,
+      naming(found),
+      changing(found),
       found.features.length
         ? [h("p", { class: "hint" }, "What a feature adds to its score in an instance that has only this feature, with the value 1:"), weightBars(found.features.map((one) => [one.feature, one.weight]))]
         : empty("No feature points to it.", "Weak connections are dropped as others grow; it comes back when it is learned again."),
-      naming(found),
-      changing(found),
     );
   }
 

@@ -11,7 +11,6 @@ import { taught } from "./journal.js";
 const REFRESH_MS = 2000;
 /** Number of answers kept to calculate the rate of requests. */
 const REQUESTS_KEPT = 16;
-const KEPT = 150;
 const MOST_POINTS = 48;
 const SAMPLE = "sample";
 const MANY_EVENTS = 1000; // after which a comparison of rules means something
@@ -32,7 +31,6 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     reliability: h("div", { class: "stack" }),
     reranking: h("div", {}),
     groups: h("div", {}),
-    rate: h("div", {}),
     replicas: h("div", { class: "stack" }),
     size: h("div", { class: "stack" }),
   };
@@ -50,15 +48,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       x: { title: "predicted probability", format: percents, said: (n) => `predicted: ${percent(n)}`, zero: true, most: 1 },
       y: { title: "% actually right", format: percents, zero: true, most: 1 },
     }),
-    rate: lines({
-      title: "Events a second",
-      low: true,
-      caption: "As seen by this page, since it was opened; at most five minutes.",
-      x: { title: "seconds ago", format: (n) => String(-n), said: (n) => `${-n} s ago`, whole: true, lately: -30, most: 0 },
-      y: { title: "events a second", format: rate, zero: true, max: 1, ticks: 5 },
-    }),
   };
-  const rates = [];
   let former = null;
   const reliable = card("Are the probabilities right?", parts.reliability);
   reliable.hidden = true;
@@ -79,7 +69,6 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       "div",
       { class: "halves" },
       card("Frequent and rare labels", parts.groups),
-      card("Events a second", parts.rate),
       card("Replicas", parts.replicas),
       card("Size against its bounds", parts.size),
     ),
@@ -164,7 +153,6 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   function measure({ learned, offset }, incarnation) {
     const now = performance.now() / 1000;
     const isOther = former !== null && former.incarnation !== incarnation;
-    if (isOther) rates.length = 0;
     if (former === null || isOther || (learned < former.learned && isPast(offset, former.offset))) {
       former = { learned, offset, incarnation, now, rate: null };
       return;
@@ -173,8 +161,6 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     const came = Math.max(0, learned - former.learned);
     const newest = isPast(offset, former.offset) ? offset : former.offset;
     former = { learned: Math.max(learned, former.learned), offset: newest, incarnation, now, rate: came / seconds };
-    rates.push([now, came / seconds]);
-    if (rates.length > KEPT) rates.shift();
   }
 
   function draw(stats, about) {
@@ -204,7 +190,6 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     reranked.hidden = stats.reranking === null;
     if (stats.reranking) drawReranking(stats.reranking);
     drawGroups(recent.groups);
-    drawRate();
     drawReplicas(stats);
     drawSize(stats, about);
   }
@@ -291,22 +276,6 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       ])),
       h("p", { class: "hint" }, `Over the newest 500 events, so that all rows are about the same time. A label counts each time it occurs in an event. No figure is shown for fewer than ${LEAST_EVENTS}.`),
     );
-  }
-
-  function drawRate() {
-    if (rates.length === 0) {
-      fill(parts.rate, h("p", { class: "note" }, "Measuring…"));
-      return;
-    }
-    if (!charts.rate.element.isConnected) fill(parts.rate, charts.rate.element);
-    const now = rates.at(-1)[0];
-    const points = rates.map(([time, n]) => [Math.round(time - now), n]);
-    charts.rate.set({
-      series: [{ name: "events a second", colour: "accent", isMain: true, points }],
-      said: `Events a second: ${rate(rates.at(-1)[1])} now.`,
-      columns: ["#seconds ago", "#events a second"],
-      rows: points.map(([x, y]) => [String(-x), rate(y)]).reverse(),
-    });
   }
 
   function drawReplicas(stats) {

@@ -21,10 +21,10 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
   const effect = h("p", { class: "hint" });
   const said = h("div", { class: "stack", role: "status" });
   const button = h("button", { class: "primary" }, "Learn");
-  const bar = h("div", { class: "learnbar" }, h("div", { class: "row" }, button, h("span", { class: "hint keys" }, "or Ctrl+Enter")), said);
+  const bar = h("div", { class: "learnbar" }, unmarked, h("div", { class: "row" }, button, h("span", { class: "hint keys" }, "or Ctrl+Enter")), said);
   let isTeaching = false;
   let unsure = null; // a request without an answer, and its idempotency key: a retry is learned once
-  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(); } }, chips.element, unmarked, bar, effect, field("Weight", weight));
+  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(); } }, chips.element, bar, effect, field("Weight", weight));
 
   /** No label is both right and wrong. */
   function mark() {
