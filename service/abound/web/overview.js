@@ -68,8 +68,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     h(
       "div",
       { class: "halves" },
-      card("Frequent and rare labels", parts.groups),
-      card("Replicas", parts.replicas),
+      h("div", { class: "view start" }, card("Frequent and rare labels", parts.groups), card("Replicas", parts.replicas)),
       card("Size against its bounds", parts.size),
     ),
   );
@@ -103,8 +102,8 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     const rule = ruleChoice(about.config.update, configure);
     fill(
       parts.start,
-      lacking.admin ? null : rule.element,
       h("p", {}, "A model learns from every labelled event that is sent to it. Choose how it ranks now: the rule is fixed after the first event. Then begin in one of four ways."),
+      lacking.admin ? null : rule.element,
       h("p", {}, h("a", { href: `#try/${part(model)}` }, "Try it"), ": type a text, name its label, press Learn."),
       h("p", {}, h("a", { href: `#files/${part(model)}` }, "Teach a file"), ": a table or JSON lines with texts and labels."),
       h("p", {}, "Stream a file: ", h("code", {}, "abound learn FILE")),
