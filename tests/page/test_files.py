@@ -11,7 +11,12 @@ from benchmarks.serving import Serving
 from tests.page.conftest import NARROW, Create, Open, http
 from tests.page.test_accessible import fits
 
-TABLE = 'id;subject;team;plan\n1;broken & bent screen;phones|repairs;7\n2;"says ""no"";\nthen off";phones;00100\n3;no team;;1\n'
+TABLE = """id;subject;team;plan
+1;broken & bent screen;phones|repairs;7
+2;"says ""no"";
+then off";phones;00100
+3;no team;;1
+"""
 
 
 def test_a_table_is_taught_and_classified(open_page: Open, create_model: Create, tmp_path: Path) -> None:

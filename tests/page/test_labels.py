@@ -48,7 +48,10 @@ def test_labels(open_page: Open, serving: Serving) -> None:
 
 def test_a_label_is_named_renamed_merged_and_retired(open_page: Open, create_model: Create) -> None:
     address = create_model("changed")
-    learn(address, [{"text": word, "labels": [label]} for word, label in (("wool", "sock"), ("tube", "tv"), ("flat", "TV"))])
+    learn(
+        address,
+        [{"text": word, "labels": [label]} for word, label in (("wool", "sock"), ("tube", "tv"), ("flat", "TV"))],
+    )
     page = open_page("labels", "changed", **NARROW)
     about, dialog = page.get_by_role("region", name="About a label"), page.get_by_role("dialog")
 

@@ -89,7 +89,7 @@ def test_several_labels_are_chosen_and_learned_together_and_undone(open_page: Op
 
 
 def test_labels_are_found_by_name_and_new_ones_are_asked_for(open_page: Open, create_model: Create) -> None:
-    address = create_model("by-name")
+    address = create_model("by-name", update="sls")
     labels = [{"label": "c7", "name": "Winter wheat"}, {"label": "c8", "name": "Rye"}]
     http.put(f"{address}/labels", json={"labels": labels}).raise_for_status()
     learn(address, [{"text": "flour of wheat", "labels": ["c7"]}, {"text": "flour of rye", "labels": ["c8"]}])

@@ -15,9 +15,9 @@ const MOST_POINTS = 48;
 const SAMPLE = "sample";
 const MANY_EVENTS = 1000; // after which a comparison of rules means something
 const GROUPS = [
-  ["head", "learned 100 times or more"],
-  ["torso", "learned 10 to 99 times"],
-  ["tail", "learned fewer than 10 times"],
+  ["head", "100 times or more"],
+  ["torso", "10 to 99 times"],
+  ["tail", "fewer than 10 times"],
 ];
 
 export function show(root, { model, about, signal, problem, every, lacks }) {
@@ -270,8 +270,8 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     const measures = ["R@1", "R@5", "MRR"];
     refill(
       parts.groups,
-      table("Measures by how often a label had been learned", ["labels", "#occurrences", ...measures.map((name) => `#${name}`)], GROUPS.map(([name, means]) => [
-        [h("strong", {}, name), h("div", { class: "hint" }, means)], count(groups[name].n), ...measures.map((measure) => (isEnough(groups[name]) ? percent(groups[name][measure]) : "–")),
+      table("Measures by how often a label had been learned", ["learned before", "#occurrences", ...measures.map((name) => `#${name}`)], GROUPS.map(([name, means]) => [
+        [h("strong", {}, name), h("div", { class: "hint whole" }, means)], count(groups[name].n), ...measures.map((measure) => (isEnough(groups[name]) ? percent(groups[name][measure]) : "–")),
       ])),
       h("p", { class: "hint" }, `Over the newest 500 events, so that all rows are about the same time. A label counts each time it occurs in an event. No figure is shown for fewer than ${LEAST_EVENTS}.`),
     );

@@ -176,7 +176,7 @@ export function show(root, context) {
         : ["No label has any of these features.", lacking.learn ? null : "Name the right one, and press Learn.", "Nothing speaks for any label yet."];
       fill(parts.ranks, empty(title, next), sent);
       fill(parts.because, h("p", { class: "note" }, why));
-      announce(title);
+      announce("No label found.");
       return;
     }
     const { activeElement } = document;
@@ -187,6 +187,7 @@ export function show(root, context) {
     fill(
       parts.ranks,
       h("ol", { class: "ranks" }, labels.map((one, at) => {
+        const [name, , id] = labelled(model, one.label);
         const filling = h("i", {});
         filling.style.width = `${100 * (one.probability ?? Math.max(0, one.score / whole))}%`;
         return h(
@@ -197,7 +198,7 @@ export function show(root, context) {
             { type: "button", class: "rank", "aria-pressed": String(one === explained), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
-            h("span", { class: "named" }, labelled(model, one.label), moved(one.label, at)),
+            h("span", { class: "named" }, name, " ", moved(one.label, at), id),
             h("span", { class: "score" }, isProbable ? [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "] : null, score(one.score)),
           ),
           lacking.learn ? null : h("button", { type: "button", class: "small quiet right", "aria-label": `${spoken(model, one.label)} is right`, "aria-pressed": String(lesson.isRight(one.label)), "data-label": one.label, onclick: () => lesson.toggle(one.label) }, "✓", h("span", { class: "word" }, " Right")),
