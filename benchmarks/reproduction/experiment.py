@@ -61,13 +61,14 @@ class Experiment:
 
     @property
     def is_live(self) -> bool:
-        """Whether it runs on the live index; ``vote_min`` is for the batch method ``ff`` only."""
-        return self.method == "ff" and "vote_min" not in self.params
+        """Whether it runs on the live index; ``vote_min`` and the search are those of the method ``ff``."""
+        return self.method == "ff" and not {"vote_min", "params"} & self.params.keys()
 
     @property
     def assignments(self) -> list[str]:
         """The parameters in the form of ``--set``."""
-        return [f"{name}={_plain(value)}" for name, value in self.params.items() if name != "passes"]
+        live = {"passes"} if self.is_live else {}
+        return [f"{name}={_plain(value)}" for name, value in self.params.items() if name not in live]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

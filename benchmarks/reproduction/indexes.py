@@ -35,6 +35,7 @@ NEWS_SVM, NEWS_COMMITTEE, NEWS_PERCEPTRON = (
     linear("newsgroups20-random", "committee", 30),
     linear("newsgroups20-random", "perceptron", 20, FIVE),
 )
+RCV_REST, RCV_DOWN = linear("rcv1v2", "svm", 30), linear("rcv1v2", "svm", 30, method="top_down")
 NEWS_UNWEIGHTED, NEWS_TANDEM = (
     Experiment(data="newsgroups20-random", method="unweighted", params=params, seconds=30)
     for params in ({}, {"classifiers": 10})
@@ -42,13 +43,19 @@ NEWS_UNWEIGHTED, NEWS_TANDEM = (
 NEWS_IND = Experiment(data="newsgroups20-random", method="ind", seeds=FIVE, seconds=25)
 REUTERS = "reuters10-words"
 REUTERS_5 = ff(REUTERS, 8, FIVE, margin=0.5)
+REUTERS_SVM = linear(REUTERS, "svm", 5, FIVE)
 
 INDEX = ResultTable(
     name="index",
     title="The live index: FF with FSU",
     note="Figures 9 and 10. The paper's versions of these sets differ: newsgroups without headers, RCV1 with 414 "
     "classes (here about half of its documents, topics alone), Reuters with one class each. Here and in the "
-    "next two tables, Reuters has words of at least two characters, which is scikit-learn's default. " + BETTER,
+    "next two tables, Reuters has words of at least two characters, which is scikit-learn's default. " + BETTER + " "
+    "The SVM of this product is more accurate than FF on Reuters and on RCV1-v2, where all topics of an instance are "
+    "true labels. By the paper's protocol only the lowest classes of RCV1 count, with ancestors inferred from "
+    "the data. R@1 is then 71.9 for FF, 78.3 for the perceptron, 82.6 for the top-down SVM, 83.9 for the SVM, "
+    "and 84.2 for `update: sls` in one pass. The paper has 78.7 for FF and 78.3 for the top-down SVM, so its "
+    "order is not reproduced there.",
     measures=("R@1", "R@5", "HR", "edges", "work"),
     rows=(
         Row(
@@ -66,6 +73,7 @@ INDEX = ResultTable(
             before="92.2",
             bounds=near(92.2),
         ),
+        Row(label="the same, one_vs_rest, SVM", experiment=NEWS_SVM, paper="85.2"),
         Row(
             label="newsgroups by date, margin 0",
             experiment=ff("newsgroups20", 4, margin=0.0),
@@ -78,6 +86,7 @@ INDEX = ResultTable(
             before="84.4",
             bounds=near(84.4),
         ),
+        Row(label="the same, one_vs_rest, SVM", experiment=linear("newsgroups20", "svm", 5)),
         Row(
             label="Reuters top 10, random 90/10, margin 0",
             experiment=ff(REUTERS, 8, FIVE, margin=0.0),
@@ -93,6 +102,7 @@ INDEX = ResultTable(
             before="95.0",
             bounds=near(95.0),
         ),
+        Row(label="the same, one_vs_rest, SVM", experiment=REUTERS_SVM, paper="90.6"),
         Row(
             label="RCV1-v2 topics, margin 0",
             experiment=ff("rcv1v2", 3, margin=0.0),
@@ -104,6 +114,7 @@ INDEX = ResultTable(
             experiment=ff("rcv1v2", 10, margin=0.1, passes=4),
             paper="78.7 / 95.2 / 1.164 / 223k / 12.9",
         ),
+        Row(label="the same, one_vs_rest, SVM", experiment=RCV_REST, paper="78.3 (top-down)"),
         Row(
             label="Jane Austen, a random tenth, margin 0",
             experiment=ff("austen-random", 60, margin=0.0),
@@ -255,7 +266,7 @@ LINEAR = ResultTable(
         ),
         Row(
             label="SVM, Reuters top 10, random 90/10",
-            experiment=linear(REUTERS, "svm", 5, FIVE),
+            experiment=REUTERS_SVM,
             paper="90.6",
             before="96.9",
             bounds=(*near(96.9), Bound(measure="R@1", least=0.0, than=REUTERS_5, named="FF")),
@@ -277,7 +288,6 @@ LINEAR = ResultTable(
     ),
 )
 
-RCV_REST, RCV_DOWN = linear("rcv1v2", "svm", 30), linear("rcv1v2", "svm", 30, method="top_down")
 WORD_REST = linear("wordnet-hypernyms", "perceptron", 900)
 WORD_DOWN = linear("wordnet-hypernyms", "perceptron", 40, method="top_down")
 
@@ -343,7 +353,8 @@ ABLATIONS = ResultTable(
         Row(label="RCV1-v2, w_min 0.001", experiment=ff(RCV, 15, margin=0.1, passes=4, w_min=0.001), paper="78.6"),
         Row(label="RCV1-v2, w_min 0.1", experiment=ff(RCV, 8, margin=0.1, passes=4, w_min=0.1), paper="76.1"),
         Row(label="RCV1-v2, vote_min 0.1 for d_max", experiment=ff(RCV, 10, margin=0.1, passes=4, vote_min=0.1)),
-        Row(label="RCV1-v2, Boolean, margin 7", experiment=ff(RCV, 8, margin=7.0, boolean=True), paper="78.0"),
+        Row(label="RCV1-v2, Boolean, margin 7", experiment=ff(RCV, 8, margin=7.0, boolean=True)),
+        Row(label="RCV1-v2, Boolean, margin 0.5", experiment=ff(RCV, 8, margin=0.5, boolean=True), paper="78.0 (best)"),
         Row(label="RCV1-v2, w_min 0, d_max 1000, margin 0", experiment=_free(RCV, 10)),
         Row(label="newsgroups, as it is", experiment=NEWS_5, paper="86.5"),
         Row(label="newsgroups, no leak", experiment=ff(NEWS, 8, margin=0.5, leak=False), paper="86.6"),

@@ -29,6 +29,14 @@ page. An interrupted run can be continued.
 | fit | processor seconds to fit |
 | rank | processor milliseconds to rank one instance |
 | MB | size of the arrays of the model |
+
+Parts of the papers that are not built or not repeated:
+
+- Madani et al. (2009): the two worked cases of section 4.3.1, `p_ind` 0 (6.3.7; R@1 below 58 on
+  RCV1), class prototypes (6.4.3) and the indegrees of classes (6.4.4).
+- Mineiro and Karampatziakis (2015): the spectrum of the label covariance (4.3.2) and the
+  second-order decoder.
+- Wadbude et al. (2017): the joint method with dot products in place of cosines, and P@2 and P@4.
 """
 
 COLUMNS = {"paper": "paper", "rival": "rivals", "before": "others"}
@@ -157,14 +165,14 @@ def _plot(plot: Plot, kept: ResultsFile, folder: str, drawn: bool) -> str:
 def command(experiment: Experiment) -> str:
     """Return the shell command that runs one experiment."""
     source = SETS.get(experiment.data)
-    is_batch_ff = experiment.method == "ff" and not experiment.is_live  # in ``abound evaluate``, ff is the live index
-    if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1 or is_batch_ff:
+    if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1:
         return f"python -m benchmarks.reproduction --only '{experiment.id}'"
     parts = [f"abound evaluate --train {experiment.data}/train.* --test {experiment.data}/test.*"]
     if NAMES.get(experiment.data) == "jsonl":
         parts.append("--ignore '*'")
-    parts.append(f"--method {experiment.method}")
-    if experiment.params.get("passes", 1) != 1:
+    if not experiment.is_live:
+        parts.append(f"--method {experiment.method}")
+    elif experiment.params.get("passes", 1) != 1:
         parts.append(f"--passes {experiment.params['passes']}")
     parts += [f"--set {assignment}" for assignment in experiment.assignments]
     if experiment.hidden:

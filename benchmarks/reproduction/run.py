@@ -20,16 +20,14 @@ from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance
 from abound_core.evaluation.evaluate import fit, measure, rank
 from abound_core.measures import Propensity
-from abound_core.methods import registry
-from abound_core.methods.training.gather import of_dataset
 from abound_core.methods.training.progress import Progress, no_progress, subrange
 from benchmarks.reproduction import proportions
 from benchmarks.reproduction.data_sets import LoadedDataSet
 from benchmarks.reproduction.experiment import Experiment
 
-LIVE, FSU = "ff", "fsu"
+FSU = "fsu"
 
-LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "usearch")
+LIBRARIES = ("numpy", "scipy", "numba", "usearch")
 
 TRIALS = 200
 """Number of streams that appendix B averages over."""
@@ -153,10 +151,6 @@ def _live(experiment: Experiment, held: LoadedDataSet, seed: int, progress: Prog
     changes = dict(experiment.params)
     passes = int(changes.pop("passes", 1))
     train, test = held.split(seed)
-    if changes.pop("params", None) == "auto":
-        data = of_dataset(train, (seed, 1))
-        _, params = registry.fit(LIVE, data, "auto", np.random.default_rng(seed), progress)
-        passes, changes["margin"] = params.passes, params.margin
     config = ModelConfig.from_dict(changes)
     total, done = passes * len(train.learnable), 0
     curve: dict[str, list[float]] = {"pass": [], "test": [], "train": []}

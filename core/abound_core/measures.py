@@ -4,6 +4,8 @@
 the best ranked true label and are averaged **over the instances that have a true label**. ``P@k``, ``nDCG@k`` and
 their propensity-scored forms ``PSP@k`` and ``PSnDCG@k`` are those of the Extreme Classification repository (Jain,
 Prabhu and Varma, KDD 2016). They are averaged over **all** instances; an instance without true labels counts as 0.
+``macro R@5`` shows rare labels: the share of a label's instances that have it among their best five, averaged over
+the labels that are true for some instance, each label counting alike.
 
 Labels are ids: whole numbers >= 0 that rankings, true labels and training counts share.
 """
@@ -100,8 +102,8 @@ def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str,
     """Return every measure of the rankings of n instances.
 
     ``weights`` are 1 / p_l of every label id, shape (n_labels,). ``R@1 R@5 MRR HR`` are over the instances that have a
-    true label, ``P@k nDCG@k PSP@k PSnDCG@k`` over all. Each is in 0..1, except HR, which is >= 1, or None where MRR is
-    0. Deeper rankings give a more exact MRR.
+    true label, ``macro R@5`` over the labels, ``P@k nDCG@k PSP@k PSnDCG@k`` over all instances. Each is in 0..1, except
+    HR, which is >= 1, or None where MRR is 0. Deeper rankings give a more exact MRR.
     """
     hits = _hits(rankings, truth)
     ranks = _first_ranks(rankings, hits)
@@ -121,9 +123,11 @@ def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str,
         measures[f"nDCG@{k}"] = float((won[:, :k] @ discounts[:k] / ideal).sum()) / n
         measures[f"PSP@{k}"] = _ratio(gain.sum(), best.sum())
         measures[f"PSnDCG@{k}"] = _ratio((gain @ discounts[:k] / ideal).sum(), (best @ discounts[:k] / ideal).sum())
+    measures["macro R@5"] = _macro_recall(rankings.ids[hits & (_places(rankings.starts)[1] < 5)], truth.ids)
     names = [
         "R@1",
         "R@5",
+        "macro R@5",
         "MRR",
         "HR",
         *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in PRECISION_AT),
@@ -169,6 +173,13 @@ def _best(truth: LabelSets, weights: Floats, depth: int) -> Floats:
     """Return the ``depth`` largest weights of each instance's true labels, padded with 0; shape (n, depth)."""
     heaviest = Rankings.of(truth.starts, truth.ids, weights[truth.ids])
     return _top(heaviest, heaviest.scores, depth)
+
+
+def _macro_recall(found: Ints, true: Ints) -> float:
+    """Return the mean over the labels in ``true`` of the share of their occurrences that are in ``found``."""
+    labels, counts = np.unique(true, return_counts=True)
+    shares = np.bincount(found, minlength=1 + int(true.max(initial=0)))[labels] / counts
+    return float(shares.mean()) if len(labels) else 0.0
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -3312,7 +3312,7 @@ export interface components {
              * @example refit
              * @enum {string}
              */
-            method: "exmlds1" | "exmlds2" | "exmlds3" | "exmlds_joint" | "ff" | "forget" | "frequency" | "ind" | "ogeec" | "one_vs_rest" | "refit" | "rembrandt" | "restore" | "swnn" | "top_down" | "undo" | "unweighted";
+            method: "exmlds1" | "exmlds2" | "exmlds3" | "exmlds_joint" | "ff" | "forget" | "frequency" | "ind" | "ogeec" | "one_vs_rest" | "refit" | "rembrandt" | "restore" | "swnn" | "top_down" | "undo" | "unweighted" | "xr_linear";
             /**
              * @description The model that the job works on.
              * @default default

@@ -49,6 +49,11 @@ def plain(
     for k in (1, 5):
         out[f"R@{k}"] = sum(place <= k for place in places) / len(places) if places else 0.0
     mrr = sum(1 / place for place in places) / len(places) if places else 0.0
+    found = {
+        label: [label in order[:5] for order, labels in zip(orders, true, strict=True) if label in labels]
+        for label in {label for labels in true for label in labels}
+    }
+    out["macro R@5"] = sum(sum(one) / len(one) for one in found.values()) / len(found) if found else 0.0
     out["MRR"], out["HR"] = mrr, (1 / mrr if mrr else None)
     for k in PRECISION_AT:
         p = ndcg = psp = psp_best = psn = psn_best = 0.0

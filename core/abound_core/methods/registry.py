@@ -28,7 +28,7 @@ from abound_core.errors import InvalidInstance, did_you_mean
 from abound_core.measures import Rankings
 from abound_core.methods.embeddings import exmlds1, exmlds2, exmlds3, exmlds_joint, rembrandt
 from abound_core.methods.index import feature_focus, frequency, ind, unweighted
-from abound_core.methods.linear import one_vs_rest, top_down
+from abound_core.methods.linear import one_vs_rest, top_down, xr_linear
 from abound_core.methods.neighbors import ogeec, swnn
 from abound_core.methods.training.matrices import Csr, Matrices
 from abound_core.methods.training.progress import Progress, subrange
@@ -95,6 +95,7 @@ METHODS: dict[str, Method] = {
     "exmlds_joint": Method.from_module(exmlds_joint),
     "one_vs_rest": Method.from_module(one_vs_rest),
     "top_down": Method.from_module(top_down),
+    "xr_linear": Method.from_module(xr_linear),
 }
 
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from abound_core.measures import Propensity
     from abound_core.methods.registry import Method
 
-LIVE_METHOD = "ff"  # the method that is the live index itself
-AUTO_PARAMS = "params=auto"  # searches for the parameters; for the live index, for passes and margin
-
 PROBABILITIES = {
     "prequential": "probabilities while learning",
     "test": "probabilities on the test part",
@@ -49,11 +46,13 @@ def evaluate(
     test: Annotated[list[str], typer.Option("--test", metavar="FILE", help="Test data. May be repeated.")],
     options: ReadOptions,
     method: Annotated[
-        str, typer.Option("--method", help="A method listed by `abound methods`; ff is the live index.")
-    ] = LIVE_METHOD,
+        str | None, typer.Option("--method", help="A method listed by `abound methods`.  [the live index]")
+    ] = None,
     assignments: Assignments = None,
-    passes: Annotated[int, typer.Option("--passes", min=1, help="Number of passes over the training data.")] = 1,
-    shuffle: Annotated[int | None, typer.Option("--shuffle", metavar="SEED", help="Learn in a random order.")] = None,
+    passes: Annotated[int, typer.Option("--passes", min=1, help="Passes of the live index.")] = 1,
+    shuffle: Annotated[
+        int | None, typer.Option("--shuffle", metavar="SEED", help="Random order for the live index.")
+    ] = None,
     propensity_a: Annotated[float | None, typer.Option("--propensity-a", help="A of PSP, PSnDCG.  [0.55]")] = None,
     propensity_b: Annotated[float | None, typer.Option("--propensity-b", help="B of PSP, PSnDCG.  [1.5]")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of a batch method.")] = 0,
@@ -76,20 +75,21 @@ def evaluate(
     """Fit on training files and evaluate on test files, in this process: metrics, time, connections, work.
 
     Training instances without labels are not learned. R@k, MRR and HR (1/MRR) are averaged over the test instances with
-    labels, the other metrics over all of them. ``--set`` takes the parameters of the method, a model's ``analyzer`` and
-    ``negative``, and for batch methods ``idf`` (true or false; true by default for text) or ``params=auto``.
+    labels, macro R@5 over the labels of the test part, the other metrics over all test instances. ``--set`` takes the
+    settings of a model for the live index. For a method it takes the parameters that a job takes, a model's
+    ``analyzer``, ``negative`` and ``numbers``, ``idf`` (true or false; true by default for text) or ``params=auto``.
     """
     check_files([*train, *test], options)
     read = show_files([*train, *test], options, dry_run, yes, as_json)
     train_rows, test_rows = _Files(train, read[: len(train)]), _Files(test, read[len(train) :])
     propensity = _propensity(propensity_a, propensity_b)
-    if method == LIVE_METHOD:
+    if method is None:
         if hide_labels:
-            raise typer.BadParameter("labels can be hidden from batch methods only", param_hint="--hide-labels")
-        result = _evaluate_live(train_rows, test_rows, assignments, passes, shuffle, propensity, seed)
+            raise typer.BadParameter("labels can be hidden from a method only", param_hint="--hide-labels")
+        result = _evaluate_live(train_rows, test_rows, assignments, passes, shuffle, propensity)
     else:
         if passes != 1 or shuffle is not None:
-            raise typer.BadParameter(f"--passes and --shuffle are for {LIVE_METHOD} only", param_hint="--passes")
+            raise typer.BadParameter("--passes and --shuffle are for the live index", param_hint="--passes")
         others: dict[str, Any] = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth}
         others["hierarchy"] = () if hierarchy is None else _read_hierarchy(hierarchy)
         result = _evaluate_batch(train_rows, test_rows, method, assignments, others, propensity)
@@ -187,19 +187,13 @@ def _evaluate_live(
     passes: int,
     shuffle: int | None,
     propensity: Propensity,
-    seed: int,
 ) -> dict[str, Any]:
     from abound.evaluation.live import evaluate as evaluate_instances
     from abound.processes.encoder_files import use_encoders
     from abound.settings import Settings
 
     use_encoders(Settings.load().encoders_dir)
-    config = config_of([given for given in assignments or [] if given != AUTO_PARAMS])
-    if AUTO_PARAMS in (assignments or []):
-        from abound.evaluation.batch import search_live
-
-        passes, margin = search_live(train, config, seed)
-        config = config.with_changes({"margin": margin})
+    config = config_of(assignments or [])
     with progress_bar("evaluate") as bar:
         done = 0
 
@@ -259,7 +253,8 @@ def _show(result: dict[str, Any]) -> None:
         figures = (metrics.get(f"{name}@{k}") for k in (1, 3, 5))
         table.add_row(name, *("" if figure is None else f"{figure:.4f}" for figure in figures))
     console.print(table)
-    console.print(f"MRR {metrics['MRR']:.4f}   HR {format_value(metrics['HR'])}\n")
+    line = f"MRR {metrics['MRR']:.4f}   HR {format_value(metrics['HR'])}   macro R@5 {metrics['macro R@5']:.4f}"
+    console.print(f"{line}\n")
     for name, values in result.get("calibration", {}).items():
         said = ", ".join(f"{key} {format_value(values[key])}" for key in ("error", "brier", "F1") if key in values)
         console.print(f"{PROBABILITIES[name]:<28} {said}", markup=False)

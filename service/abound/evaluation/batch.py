@@ -121,18 +121,6 @@ def evaluate_matrices(
     }
 
 
-def search_live(instances: Iterable[DatasetInstance], config: ModelConfig, seed: int) -> tuple[int, float]:
-    """Search for the passes and the margin that suit the live index, on a held-out part of the instances."""
-    data = gather(
-        instances,
-        Vectorizer(config, DATASET_LIMITS),
-        DATASET_LIMITS,
-        (secrets.randbits(64), secrets.randbits(64)),
-    )
-    _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), no_progress)
-    return params.passes, params.margin
-
-
 class _Clock:
     """Measures the wall and processor seconds of a block."""
 

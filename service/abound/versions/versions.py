@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from abound_core.methods.fitted import FittedMethod
 
 READY = "ready.json"
-LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
+LIBRARIES = ("numpy", "scipy", "numba", "joblib")
 
 
 class LoadedVersion(NamedTuple):

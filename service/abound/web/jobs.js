@@ -1,7 +1,7 @@
 // Jobs: submit one by a form, follow it while it runs, cancel it.
 
 import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill, term } from "./dom.js";
-import { ask, follow, get, modelPath, newKey, part, post } from "./api.js";
+import { ask, follow, get, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
 import { counted, duration, percent, when } from "./format.js";
 
@@ -129,24 +129,9 @@ const paramsOf = (given) =>
     .map(([name, value]) => `${name}=${TIMES.includes(name) ? when(value) : typeof value === "string" ? value : JSON.stringify(value)}`)
     .join(" ");
 
-/** Return the method that suits data of this size: mean number of `labels` per instance, and of classes. */
-function suiting({ labels, classes }) {
-  if (labels >= 1.5) return "exmlds1";
-  return classes <= 100 ? "one_vs_rest" : "swnn";
-}
-
-/** Return the size of the data that a job would learn from, for `suiting`; null if unknown. */
-async function sizesOf(model, data, sets, signal) {
-  const set = sets.find((one) => one.name === data);
-  if (set) return set.labelled ? { labels: set.assertions / set.labelled, classes: set.classes } : null;
-  const { all, classes } = await get(`${modelPath(model)}/stats`, { signal });
-  const labels = Object.values(all.groups).reduce((sum, { n }) => sum + n, 0);
-  return all.n ? { labels: labels / all.n, classes } : null;
-}
-
 /** The form for a new job; `started` is called when a job is accepted. */
 export function newJob({ model, text: wanted, signal, problem, refused, started }) {
-  const method = h("select", {});
+  const method = h("select", { required: true });
   const data = h("select", {}, h("option", { value: "history" }, "history: what this model learned"));
   const activate = h("select", {}, h("option", { value: "never" }, "only when I activate it"), h("option", { value: "if_better" }, "when it proves better on live traffic"));
   const activation = field("Serve its version", activate);
@@ -157,7 +142,6 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
   let methods = [];
   let past = []; // jobs
   let sets = [];
-  let isChosen = false; // by the user
   let form = null;
   let isStarting = false;
   let unsure = null; // a request without an answer, and its idempotency key: a retry starts no second job
@@ -174,7 +158,7 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
     }
     const kinds = [...new Set(methods.map((one) => one.kind))].sort();
     const titles = { fit: "Fit a new version", replace: "Replace the live index" };
-    fill(method, kinds.map((kind) => h("optgroup", { label: titles[kind] || kind }, methods.filter((one) => one.kind === kind).map((one) => h("option", { value: one.name }, one.name)))));
+    fill(method, h("option", { value: "", disabled: true, selected: true }, "choose one"), kinds.map((kind) => h("optgroup", { label: titles[kind] || kind }, methods.filter((one) => one.kind === kind).map((one) => h("option", { value: one.name }, one.name)))));
     element.replaceChildren(
       element.firstElementChild,
       h(
@@ -192,32 +176,17 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
       ),
       parts.said,
     );
-    method.addEventListener("change", () => { isChosen = true; choose(); });
-    data.addEventListener("change", preselect);
+    method.addEventListener("change", choose);
     if (wanted === "refit") {
       method.value = wanted;
-      isChosen = true;
+      choose();
+      form.fields.get("search").querySelector("input").value = '{"update": ["fsu", "sls"]}';
     }
-    choose();
-    if (wanted === "refit") form.fields.get("search").querySelector("input").value = '{"update": ["fsu", "sls"]}';
     try {
       sets = (await get("datasets", { signal })).datasets;
       data.append(...sets.map((one) => h("option", { value: one.name, selected: one.name === wanted }, `data set ${one.name}`)));
     } catch {
       // Without data sets, history is the only choice.
-    }
-    preselect();
-  }
-
-  /** Preselect the method that suits the data, until the user chooses one. */
-  async function preselect() {
-    try {
-      const sizes = await sizesOf(model, data.value, sets, signal);
-      if (isChosen || sizes === null) return;
-      method.value = suiting(sizes);
-      choose();
-    } catch {
-      // The first method of the list is preselected instead.
     }
   }
 

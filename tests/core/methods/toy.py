@@ -16,9 +16,9 @@ RAW: dict[str, dict[str, object]] = {
     "exmlds2": _SMALL | {"epochs": 2},
     "exmlds3": _SMALL,
     "exmlds_joint": _SMALL | {"epochs": 1},
-    "ff": {"margin": 0.0},
     "ogeec": {"dim": 20, "learners": 2},
     "unweighted": {"tolerance": 1},
+    "xr_linear": {"leaf": 2},
 }
 """Parameters that fit within a moment, for tests that do not look at how good a model is."""
 

@@ -10,7 +10,7 @@ where s is the logistic function and g a sharpness. It starts from the regressor
 Differences from the paper: g is 10, where the paper has 1; negatives are the contexts of the other instances of a
 batch, where the paper draws them from all instances; steps by AdaGrad, where the paper has plain gradient steps;
 clusters and exact neighbors as in ``exmlds1``, where the paper has AnnexML's partition and graph; 100 dimensions, 5
-learners and 30 neighbors by default, where the paper has 50, 15 and 10.
+learners and 30 neighbors by default, where the paper has 50, 15 and 10. Not built: K_ij as a dot product.
 """
 
 from __future__ import annotations

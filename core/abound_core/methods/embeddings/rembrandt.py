@@ -9,7 +9,8 @@ weights. Algorithm 3 fits the embedded labels from x, and then a decoder from th
 Differences from the paper: ``pca`` centres the features, where algorithm 1 does not; the decoder of instances with
 several labels fits squared loss by default, where algorithm 3 has an independent log loss for each label
 (``logistic``); there are no Fourier features by default, and Gaussian ones otherwise, where the paper has 4,000
-Laplacian ones; the ridge penalty includes the bias.
+Laplacian ones; the ridge penalty includes the bias. Not built: the spectrum of the label
+covariance (section 4.3.2) and a second-order decoder.
 """
 
 from __future__ import annotations

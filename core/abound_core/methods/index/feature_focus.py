@@ -2,6 +2,8 @@
 
 Instances have the same order in each pass. The update is FSU; ``update: sls`` and Boolean features exist only in the
 live index.
+
+Not built: class prototypes (section 6.4.3) and the indegrees of classes (6.4.4).
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Params:
         only above ``w_min``. None: ``d_max`` decides.
     margin : float
         Margin of the update: a true class is updated unless its score exceeds the best other score by more than this.
-        The paper uses 0, 0.1 and 0.5; a new live index has 0.
+        The paper uses 0, 0.1 and 0.5.
     leak : bool
         Leak of dropped connections: their weight stays in the feature's total.
     rating : bool
@@ -66,7 +68,7 @@ class Params:
     passes: int = 1
     w_min: float = 0.01
     d_max: int = 25
-    margin: float = 0.5
+    margin: float = 0.0
     leak: bool = True
     rating: bool = True
     memory: float | None = None

@@ -4,7 +4,8 @@ w_fc = n_fc / n_f, kept where it is at least p_ind. Features are Boolean while c
 
 The paper's IND is also Boolean while ranking (section 6.3.7): ``boolean``. By default the sum is weighted by the
 values of the query, which is one point better on Reuters and equal on newsgroups and RCV1-v2. Neither variant applies
-``d_max`` and the rating of the live index.
+``d_max`` and the rating of the live index. The paper also reports an index without a threshold (p_ind 0), which the
+search here does not try.
 """
 
 from __future__ import annotations

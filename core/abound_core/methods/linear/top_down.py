@@ -225,8 +225,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         tell = subrange(progress, 0.05 + 0.95 * number / len(inner), 1.0)
         return _node(data.X[rows], place, children, members, params, np.random.default_rng(seeds[number]), tell)
 
-    with classifiers.ignore_convergence_warnings():
-        nodes = Parallel(require="sharedmem")(delayed(one)(number) for number in range(len(inner)))
+    nodes = Parallel(require="sharedmem")(delayed(one)(number) for number in range(len(inner)))
     return Model(data.Y.shape[1], layout.n_nodes, params.p_min, tuple(nodes))
 
 

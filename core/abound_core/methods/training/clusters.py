@@ -14,6 +14,8 @@ Centres = npt.NDArray[np.float32]
 
 ROUNDS = 2  # small, so that different seeds give different clusters, as an ensemble needs
 
+HALVING_ROUNDS = 20
+
 ROWS = 2**16  # rows whose similarities to all centres are in memory at a time
 
 DEFAULT_SIZE = 5_000  # instances of a cluster
@@ -87,6 +89,20 @@ def _not_too_full(X: Csr, centres: Centres, most: int, progress: Progress) -> In
             leaving = members[np.argsort(-sims[members, cluster], kind="stable")[most:]]
             sims[leaving, cluster] = -np.inf
             places[leaving] = np.argmax(sims[leaving], axis=1)
+
+
+def halves(X: Csr, rng: np.random.Generator, progress: Progress) -> list[Ints]:
+    """Divide two or more rows of length 1 into halves by balanced spherical 2-means; return their places."""
+    n, middle = X.shape[0], (X.shape[0] + 1) // 2
+    centres = X[rng.choice(n, 2, replace=False)].toarray()
+    order = np.arange(n)
+    for _ in range(HALVING_ROUNDS):
+        progress("clusters", 0.0)
+        before, order = order, np.argsort(-(X @ (centres[0] - centres[1])), kind="stable")
+        if np.array_equal(np.sort(before[:middle]), np.sort(order[:middle])):
+            break
+        centres = unit(np.stack([np.asarray(X[part].sum(axis=0)).ravel() for part in np.split(order, [middle])]))
+    return [np.sort(part) for part in np.split(order, [middle])]
 
 
 def unit(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:

@@ -45,8 +45,13 @@ def ancestors(hierarchy: Hierarchy) -> Csr:
     raise ValueError("hierarchy has a node that is above itself")
 
 
-def group_labels(data: Matrices, branches: int, rng: np.random.Generator, progress: Progress) -> Hierarchy:
-    """Group labels by the mean of their instances, with at most about ``branches`` children per node."""
+def group_labels(
+    data: Matrices, branches: int, rng: np.random.Generator, progress: Progress, *, halves: bool = False
+) -> Hierarchy:
+    """Group labels by the mean of their instances, with at most about ``branches`` children per node.
+
+    More labels are divided into ``branches`` groups, or with ``halves`` into two equal ones.
+    """
     n_labels = data.Y.shape[1]
     means = sparse.csr_matrix(sparse.csr_matrix(data.Y.T).astype(np.float32) @ data.X)
     means.sort_indices()
@@ -59,7 +64,9 @@ def group_labels(data: Matrices, branches: int, rng: np.random.Generator, progre
         progress("hierarchy", 0.0)
         parent, members = waiting.pop()
         groups = [np.array([member]) for member in members]
-        if len(members) > branches:
+        if len(members) > branches and halves:
+            groups = [members[part] for part in clusters.halves(means[members], rng, progress)]
+        elif len(members) > branches:
             _, places = clusters.find_clusters(means[members], branches, rng, progress)
             groups = [members[places == place] for place in range(int(places.max()) + 1)]
             if len(groups) == 1:

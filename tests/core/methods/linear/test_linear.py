@@ -5,8 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.svm import LinearSVC
 
-from abound_core.methods.linear import one_vs_rest, top_down
+from abound_core.measures import Propensity, evaluate
+from abound_core.methods.linear import one_vs_rest, top_down, xr_linear
+from abound_core.methods.linear.classifiers import svm_weights
 from abound_core.methods.linear.perceptron_kernels import learn_perceptron
 from abound_core.methods.training import hierarchy
 from abound_core.methods.training.matrices import Hierarchy
@@ -44,6 +47,73 @@ def test_a_weight_of_a_committee_begins_at_random_when_it_is_first_updated():
     learn_perceptron((X.indptr, X.indices, X.data), positive, np.arange(2), weights, initial, 3, 1000)
     # Only the first row is scored wrongly, with 0: its feature begins at .5 and gets 1.
     assert weights.tolist() == [1.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
+def test_the_support_vector_machine_is_that_of_liblinear(cost):
+    data = made(300, seed=0)
+    for label in range(3):
+        positive = data.Y.toarray()[:, label] > 0
+        weights = svm_weights(data.X, positive, cost, np.random.default_rng(0))
+        exact = LinearSVC(C=cost, tol=1e-6, max_iter=100_000).fit(data.X, positive)
+        expected = np.append(exact.coef_, exact.intercept_)
+        np.testing.assert_allclose(weights, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_trees_are_searched_by_the_chances_of_their_paths():
+    """Beams that hold every node give each label the mean over the trees of its path's chance."""
+    data = made(300, seed=0)
+    model = xr_linear.fit(data, xr_linear.Params(trees=2, leaf=2), np.random.default_rng(0), no_progress)
+    X = queries(data, 40, seed=1)
+    dense = np.hstack([X.toarray(), np.ones((41, 1))])
+    weights, expected = model.weights.toarray(), np.zeros((41, 6))
+    waiting = [(root, np.zeros(41)) for root in model.roots]
+    while waiting:
+        node, logs = waiting.pop()
+        own = slice(*model.feature_starts[node : node + 2])
+        for slot in range(*model.child_starts[node : node + 2]):
+            scores = dense[:, model.features[own]] @ weights[own, slot]
+            below, target = logs - np.maximum(0, 1 - scores) ** 2, model.targets[slot]
+            if target < 6:
+                expected[:, target] += np.exp(below) / 2
+            else:
+                waiting.append((target - 6, below))
+    ranked = model.rank(X, 6)
+    np.testing.assert_allclose(ranked.scores.reshape(41, 6), -np.sort(-expected, axis=1), rtol=1e-5)
+
+
+def test_a_node_keeps_its_heaviest_weights_and_the_biases():
+    data = made(300, seed=0)
+    whole, few = (
+        xr_linear.fit(data, xr_linear.Params(trees=1, weights=n), np.random.default_rng(0), no_progress).weights
+        for n in (30_000, 12)
+    )
+    assert whole.nnz > few.nnz == 12 + 6
+    assert np.isin(few.data, whole.data).all()
+    assert np.sort(np.abs(few.data))[-6] >= np.sort(np.abs(whole.data))[-6 - 6]
+
+
+def test_trees_are_as_accurate_as_those_of_omikuji(tmp_path):
+    omikuji = pytest.importorskip("omikuji", reason="the oracle is not installed: pip install omikuji")
+    data, test = made(600, seed=0), made(300, seed=1)
+    X = queries(data, 300, seed=1)[:300]
+    lines = [f"600 {data.X.shape[1]} 6"]
+    for row, own in zip(data.X, data.Y, strict=True):
+        pairs = " ".join(f"{f}:{v:.6g}" for f, v in zip(row.indices, row.data, strict=True))
+        lines.append(f"{','.join(map(str, own.indices))} {pairs}")
+    (tmp_path / "train.txt").write_text("\n".join(lines) + "\n")
+    params = omikuji.Model.default_hyper_param()
+    params.min_branch_size, params.linear_weight_threshold = 3, 0.0
+    oracle = omikuji.Model.train_on_data(str(tmp_path / "train.txt"), params, n_threads=1)
+    ours = xr_linear.fit(data, xr_linear.Params(leaf=2), np.random.default_rng(0), no_progress).rank(X, 3)
+    found = [oracle.predict(list(zip(row.indices.tolist(), row.data.tolist(), strict=True)), top_k=3) for row in X]
+    theirs = ours._replace(
+        starts=np.cumsum([0, *map(len, found)]), ids=np.array([label for one in found for label, _ in one])
+    )
+    own, other = (
+        evaluate(rankings, test.label_sets, Propensity().weights(np.ones(6), 600))["P@3"] for rankings in (ours, theirs)
+    )
+    assert own >= other - 0.02 > 0.5
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "committee", "svm"])
