@@ -24,7 +24,7 @@ def test_a_table_is_taught_and_classified(open_page: Open, create_model: Create,
     file = tmp_path / "tickets.csv.gz"
     file.write_bytes(gzip.compress(TABLE.replace("screen", "Gerät").encode("cp1252")))
     page = open_page("files", "tickets", **NARROW)
-    page.get_by_label("File").set_input_files(file)
+    page.get_by_label("File", exact=True).set_input_files(file)
     expect(page.get_by_text("The file is not UTF-8: choose another encoding.")).to_be_visible()
     page.get_by_label("Encoding").select_option("cp1252")
     page.get_by_label("team").select_option("label")
@@ -60,11 +60,11 @@ def test_a_data_set_is_kept_shown_and_deleted(open_page: Open, serving: Serving,
     page.get_by_label("Do this").select_option("dataset")
     broken, good = tmp_path / "broken.svm", tmp_path / "tickets.csv"
     broken.write_text("no numbers here\n")
-    page.get_by_label("File").set_input_files(broken)
+    page.get_by_label("File", exact=True).set_input_files(broken)
     page.get_by_role("button", name="Start").click()
     expect(page.get_by_role("alert")).to_be_visible()
     good.write_text(TABLE)
-    page.get_by_label("File").set_input_files(good)
+    page.get_by_label("File", exact=True).set_input_files(good)
     page.get_by_label("subject").select_option("text")
     page.get_by_label("team").select_option("label")
     page.get_by_label("plan").select_option("category")

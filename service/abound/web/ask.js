@@ -1,6 +1,6 @@
 // To review: label the stored instances that the model is least certain of, one by one.
 
-import { announce, breakable, card, empty, fill, h } from "./dom.js";
+import { announce, card, empty, fill, h } from "./dom.js";
 import { get, modelPath } from "./api.js";
 import { counted, legible, score } from "./format.js";
 import { findNames, labelled, spoken } from "./names.js";

@@ -1,7 +1,7 @@
 // Names of labels. Where a label has a name, the name comes first and the label beside it.
 
 import { breakable, h } from "./dom.js";
-import { get, modelPath, part } from "./api.js";
+import { get, modelPath } from "./api.js";
 import { legible } from "./format.js";
 
 const kept = new Map(); // by model: names by label, null for labels without one

@@ -24,7 +24,7 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
   const bar = h("div", { class: "learnbar" }, unmarked, h("div", { class: "row" }, button, h("span", { class: "hint keys" }, "or Ctrl+Enter")), said);
   let isTeaching = false;
   let unsure = null; // a request without an answer, and its idempotency key: a retry is learned once
-  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(); } }, chips.element, bar, effect, field("Weight", weight));
+  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(performance.now()); } }, chips.element, bar, effect, field("Weight", weight));
 
   /** No label is both right and wrong. */
   function mark() {
@@ -55,10 +55,9 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
     button.setAttribute("aria-disabled", String(is));
   }
 
-  /** Learn the present instance with the marked labels. */
-  async function teach() {
+  /** Learn the present instance with the marked labels; `pressed`: when a button was clicked, which may be a double click. */
+  async function teach(pressed = 0) {
     if (isTeaching) return;
-    const pressed = performance.now();
     hold(true);
     try {
       const given = read();

@@ -2,7 +2,7 @@
 
 import { breakable, fill, h, named } from "./dom.js";
 import { counted, legible, score } from "./format.js";
-import { labelled, spoken } from "./names.js";
+import { spoken } from "./names.js";
 
 const MOST_BARS = 12;
 const MOST_CHARACTERS = 3000;
