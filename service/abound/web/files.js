@@ -59,7 +59,7 @@ export function show(root, { model, signal, problem, lacks, refused }) {
       records = text.trimStart().startsWith("{") ? jsonLines(text) : tableRecords(text, delimiter.value);
     } catch (error) {
       fill(parts.columns);
-      fill(parts.seen, h("p", { class: "worry" }, /decod|encoded/.test(error.message) ? `The file is not ${encoding.selectedOptions[0].text}: choose another encoding.` : error.message));
+      fill(parts.seen, h("p", { class: "worry" }, error instanceof TypeError ? `The file is not ${encoding.selectedOptions[0].text}: choose another encoding.` : error.message));
       return;
     }
     const columns = [...new Set(records.slice(0, 100).flatMap(Object.keys))];
