@@ -15,7 +15,6 @@ from abound.cli.options import (
     AsJson,
     Key,
     Url,
-    check_files,
     counted,
     format_time,
     format_value,
@@ -53,7 +52,6 @@ def put_dataset(
 
     if file is None:
         file, name = name, Path(name).name.partition(".")[0]
-    check_files([file], options)
     with (
         progress_bar(f"data set {name}") as bar,
         Client(url, key=key) as client,

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from abound_core.errors import InvalidInstance, Malformed
+from abound_core.errors import InvalidInstance
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from abound_core.config import ModelConfig
-    from abound_core.instances.read_options import ReadOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -98,19 +97,6 @@ def config_of(assignments: list[str] | None) -> ModelConfig:
         return ModelConfig.from_dict(changes_of(assignments))
     except InvalidInstance as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
-
-
-def check_files(names: list[str], options: ReadOptions) -> None:
-    """Raise typer.BadParameter if a file is missing, or nothing names its format."""
-    from abound.datasets.files import STANDARD_INPUT, format_of, is_url
-
-    for name in names:
-        try:
-            format_of(name, options.format)
-        except Malformed as error:
-            raise typer.BadParameter(str(error)) from error
-        if name != STANDARD_INPUT and not is_url(name) and not Path(name).exists():
-            raise typer.BadParameter(f"{name}: no such file")
 
 
 def confirm(question: str, yes: bool) -> None:
