@@ -95,7 +95,10 @@ export function show(root, { model, signal, problem, lacks, refused }) {
   }
 
   function preview() {
-    if (records.length === 0) return;
+    if (records.length === 0) {
+      if (file.files.length && !FOR_SETS.test(file.files[0].name)) fill(parts.seen, h("p", { class: "worry" }, "The browser finds no records in it."));
+      return;
+    }
     const labels = new Set(records.flatMap(labelsOf));
     fill(parts.seen, h("p", {}, `${counted(records.length, "record")}, ${counted(labels.size, "label")}${labels.size ? `: ${[...labels].slice(0, 5).join(", ")}${labels.size > 5 ? ", …" : ""}` : ""}. The first is sent as:`), h("pre", { tabindex: "0", role: "region", "aria-label": "The first record" }, JSON.stringify(itemOf(records[0]), null, 1).slice(0, 2000)));
   }

@@ -67,7 +67,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks 
     }
     fill(
       parts.found,
-      h("p", { class: "hint" }, counted(total, "label")),
+      h("p", { class: "hint" }, counted(total, "label"), shown.length < total && sort.value === "tree" ? `; the tree has the first ${count(shown.length)}` : null),
       h("ul", { class: "ranks long", "aria-label": "Labels" }, shown.map((one) => {
         const item = h("li", {}, h(
           "button",
