@@ -50,6 +50,7 @@ def settled(page: Any, view: str) -> None:
         expect(page.locator("tbody tr").first).to_be_visible()
     elif view == "versions":
         expect(page.get_by_label("Method", exact=True)).to_be_visible()
+        page.get_by_label("Method", exact=True).select_option("swnn")
         page.get_by_text("Parameters", exact=True).click()
 
 

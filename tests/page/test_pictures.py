@@ -93,7 +93,7 @@ def show(page: Any, view: str, url: str) -> None:
         page.locator(".label", has_text="coffee").click()
         expect(page.locator(".bars")).to_be_visible()
     elif view == "versions":
-        expect(page.get_by_role("region", name="Challengers").locator("tbody tr").first).to_be_visible()
+        expect(page.get_by_role("region", name="Challengers", exact=True).locator("tbody tr").first).to_be_visible()
         for box in page.get_by_role("checkbox", name="Compare").all()[:2]:
             box.check()
         expect(page.get_by_text("Side by side", exact=True)).to_be_visible()
