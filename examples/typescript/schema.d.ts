@@ -603,9 +603,9 @@ export interface paths {
          * Register labels with names
          * @description Register labels with their names, descriptions and other details. The details replace earlier ones.
          *
-         *     A name and a description are learned once, as an instance of the label: `/classify` can then suggest a label before
-         *     it has instances. The same name is not learned again. A new name is learned beside the old one. Registrations do
-         *     not count in the statistics. The job `forget` with their `source` removes them.
+         *     A name, a description and aliases are learned once, as an instance of the label: `/classify` can then suggest a
+         *     label before it has instances. The same name is not learned again. A new name is learned beside the old one.
+         *     Registrations do not count in the statistics. The job `forget` with their `source` removes them.
          */
         put: operations["put_labels_models__model__labels_put"];
         post?: never;
@@ -2012,7 +2012,7 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "rename" | "merge" | "retire" | "revive" | "split";
+            kind: "rename" | "alias" | "merge" | "retire" | "revive" | "split";
             /**
              * Alias
              * @description Whether the old name stays as an alias; if not, it is free.
@@ -3273,7 +3273,7 @@ export interface components {
             /** @default null */
             source?: string | null;
         };
-        /** @description A label with its details. */
+        /** @description A label with its details and other names. */
         LabelRegistration: {
             /** @default null */
             name?: string | null;
@@ -3284,6 +3284,11 @@ export interface components {
             /** @default null */
             metadata?: Record<string, never> | null;
             label: string | number;
+            /**
+             * @description Other names that mean the label from now on, and are learned with its name. A name that has another label is left out.
+             * @default []
+             */
+            aliases?: string[];
         };
         /** @description A label to rename. */
         RenameRequest: {
@@ -3330,14 +3335,14 @@ export interface components {
         /** @description One change of a label. */
         LabelChange: {
             /** @enum {unknown} */
-            kind: "merge" | "rename" | "retire" | "revive" | "split";
+            kind: "alias" | "merge" | "rename" | "retire" | "revive" | "split";
             /**
              * @description The label, by any of its names.
              * @example TV
              */
             from: string;
             /**
-             * @description Its new name, the label into which it is merged, or those into which it is split.
+             * @description Its new or further name, the label into which it is merged, or those into which it is split.
              * @default
              */
             to?: string | string[];

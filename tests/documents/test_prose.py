@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "packages/*/README.md", "examples/**/README.md")
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/notes/*.md", "packages/*/README.md", "examples/**/README.md")
     for path in ROOT.glob(pattern)
     if "node_modules" not in path.parts
 )

@@ -29,7 +29,7 @@ from abound.api.decoding import (
     vector_of,
     warning_about,
 )
-from abound.api.label_search import nearest_labels
+from abound.api.label_search import nearest_hint
 from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.api.ndjson_rates import admit_lines
 from abound.api.problems import problem_of
@@ -203,9 +203,10 @@ class Classify:
         if not unknown:
             return None
         field, label = unknown[0]
-        near = " or ".join(map(repr, await nearest_labels(model.live, label)))
+        is_new = model.live.find(label) < 0
+        near = await nearest_hint(model.live, label) if is_new else ""
         more = f", and {len(unknown) - 1} others" if len(unknown) > 1 else ""
-        return f"{field}: the label {label[:100]!r} is not known{more}{f'; did you mean {near}?' if near else ''}"
+        return f"{field}: the label {label[:100]!r} is {'not known' if is_new else 'retired'}{more}{near}"
 
     async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: Warnings) -> bytes | PendingAnswer:
         if line.error is not None:
@@ -360,12 +361,15 @@ class Classify:
 
 
 def unknown_in(live: LiveModel, request: ClassifyRequest) -> list[tuple[str, str]]:
-    """Return the labels of ``include`` and ``exclude`` that the model does not know, each with the field."""
+    """Return the labels of ``include`` and ``exclude`` that are not known or retired, each with the field."""
     if request.include is None and request.exclude is None:
         return []
     chosen = ("include", request.include), ("exclude", request.exclude)
     return [
-        (field, label) for field, labels in chosen for label in live.vectorizer.labels(labels) if live.find(label) < 0
+        (field, label)
+        for field, labels in chosen
+        for label in live.vectorizer.labels(labels)
+        if live.find(label) < 0 or live.present(label) is None
     ]
 
 
