@@ -83,7 +83,7 @@ export interface paths {
          *     Tables are CSV, TSV, Parquet and Arrow files. A column without a role is a feature; an unknown field of JSON lines
          *     is an error, unless other fields have roles. Files other than Parquet and Arrow may be compressed with gzip or
          *     zstandard. `format`, the suffix of `filename`, of the name, or the media type gives the format, in this order.
-         *     What the parameters leave out is guessed; `options` of the answer has it. An existing data set is replaced as a
+         *     Parameters that are left out are guessed; `options` of the answer has it. An existing data set is replaced as a
          *     whole. An error names the number of the invalid line and changes nothing.
          */
         put: operations["put_dataset_datasets__dataset__put"];
@@ -699,7 +699,7 @@ export interface paths {
         post?: never;
         /**
          * Retire a label
-         * @description Suggest a label no more, and learn nothing for it. What was learned stays, for `revive`.
+         * @description Suggest a label no more, and learn nothing for it. The learned weights stay, for `revive`.
          */
         delete: operations["retire_label_models__model__labels__label__delete"];
         options?: never;
