@@ -83,7 +83,7 @@ export interface paths {
          *     Tables are CSV, TSV, Parquet and Arrow files. A column without a role is a feature; an unknown field of JSON lines
          *     is an error, unless other fields have roles. Files other than Parquet and Arrow may be compressed with gzip or
          *     zstandard. `format`, the suffix of `filename`, of the name, or the media type gives the format, in this order.
-         *     What the parameters leave out is guessed; `options` of the answer has it. An existing data set is replaced as a
+         *     Parameters that are left out are guessed; `options` of the answer has it. An existing data set is replaced as a
          *     whole. An error names the number of the invalid line and changes nothing.
          */
         put: operations["put_dataset_datasets__dataset__put"];
@@ -503,6 +503,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/models/{model}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The newest events
+         * @description List events of the newest 2,000 entries of the log that are not archived, without registrations.
+         */
+        get: operations["get_events_models__model__events_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/models/{model}/export": {
         parameters: {
             query?: never;
@@ -679,7 +699,7 @@ export interface paths {
         post?: never;
         /**
          * Retire a label
-         * @description Suggest a label no more, and learn nothing for it. What was learned stays, for `revive`.
+         * @description Suggest a label no more, and learn nothing for it. The learned weights stay, for `revive`.
          */
         delete: operations["retire_label_models__model__labels__label__delete"];
         options?: never;
@@ -1594,6 +1614,45 @@ export interface components {
              * @description Number of labels that are registered with it as their parent.
              */
             children: number;
+        };
+        /**
+         * EventShape
+         * @description An event: an instance and what was taught about it.
+         */
+        EventShape: {
+            /** Offset */
+            offset: string;
+            /**
+             * Time
+             * @description Unix time, by the store's clock.
+             */
+            time: number;
+            /**
+             * Features
+             * @description Its active features as the model reads them.
+             */
+            features: {
+                [key: string]: number;
+            };
+            /** Labels */
+            labels: string[];
+            /** Rejected */
+            rejected: string[];
+            /** Source */
+            source: string | null;
+            /**
+             * Key
+             * @description The idempotency key of its request.
+             */
+            key: string | null;
+        };
+        /**
+         * EventsAnswer
+         * @description Events, newest first.
+         */
+        EventsAnswer: {
+            /** Events */
+            events: components["schemas"]["EventShape"][];
         };
         /**
          * FeedbackShape
@@ -6026,6 +6085,83 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Comparison"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_events_models__model__events_get: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of events. */
+                limit?: number;
+                /** @description Only events before this offset. */
+                before?: string | null;
+                /** @description Only events with this source. */
+                source?: string | null;
+                /** @description Only events with this label, right or rejected. */
+                label?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventsAnswer"];
                 };
             };
             /** @description The request has no API key, or the key is not valid. */

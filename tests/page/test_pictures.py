@@ -83,29 +83,33 @@ def show(page: Any, view: str, url: str) -> None:
     """Bring a view into the state that its picture shows."""
     if view == "overview":
         with traffic(url):
-            painted(page, "How far probabilities were right")
+            painted(page, "Are the probabilities right?")
             page.wait_for_timeout(20_000)
     elif view == "try":
         page.get_by_role("textbox", name="Text").fill(TEXT)
-        painted(page, "Why")
+        expect(page.locator(".bars")).to_be_visible()
         expect(page.locator(".rank .probability").first).to_be_visible()
     elif view == "labels":
         page.locator(".label", has_text="coffee").click()
-        painted(page, "What points to it")
+        expect(page.locator(".bars")).to_be_visible()
     elif view == "versions":
-        painted(page, "Challengers")
+        expect(page.get_by_role("region", name="Challengers", exact=True).locator("tbody tr").first).to_be_visible()
         for box in page.get_by_role("checkbox", name="Compare").all()[:2]:
             box.check()
         expect(page.get_by_text("Side by side", exact=True)).to_be_visible()
     elif view == "datasets":
-        expect(page.locator(".card").nth(1)).to_contain_text("news-2026")
+        expect(page.locator(".card").first).to_contain_text("news-2026")
+    elif view == "events":
+        expect(page.locator("tbody tr").first).to_be_visible()
+    elif view == "files":
+        expect(page.get_by_text("No file chosen.")).to_be_visible()
     elif view == "ask":
         body = {"instances": [{"text": TEXT}, {"text": "oil wheat futures"}], "remember": True}
         http.post(f"{url}/classify", json=body).raise_for_status()
         page.reload()
         expect(page.locator(".rank").first).to_be_visible()
     elif view == "models":
-        expect(page.get_by_role("button", name="Create")).to_be_visible()
+        expect(page.get_by_role("region", name="Create a model")).to_be_visible()
     else:
         expect(page.get_by_text("abound keys create")).to_be_visible()
 
