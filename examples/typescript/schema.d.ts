@@ -1053,6 +1053,29 @@ export interface components {
             score: number;
         };
         /**
+         * CandidatesShape
+         * @description The sets of candidates of deferred instances, over about the newest 2,000; null before the first.
+         */
+        CandidatesShape: {
+            /**
+             * Coverage
+             * @description The configured share with a right label.
+             */
+            coverage: number;
+            /**
+             * Held
+             * @description Share of the sets that had a right label.
+             */
+            held: number | null;
+            /**
+             * Reached
+             * @description Share of the instances with a right label among the best 50.
+             */
+            reached: number | null;
+            /** Reachable */
+            reachable: boolean;
+        };
+        /**
          * CardAnswer
          * @description A version: a fitted batch method, which can answer in place of the index.
          */
@@ -1371,6 +1394,7 @@ export interface components {
              * @description Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted.
              */
             implicit: number;
+            decide: components["schemas"]["DecideShape"] | null;
         };
         /**
          * ContestShape
@@ -1488,6 +1512,32 @@ export interface components {
             };
         };
         /**
+         * DecideShape
+         * @description When a label may be applied without a person. In a request, omitted fields keep their values.
+         */
+        DecideShape: {
+            /**
+             * Agreement
+             * @description Share of the applied labels that shall be right.
+             */
+            agreement: number;
+            /**
+             * Audit
+             * @description Share of the answered instances whose true label is asked for, too.
+             */
+            audit: number;
+            /**
+             * None
+             * @description Share of the instances with a known label that may get `none`; 0: no `none`.
+             */
+            none: number;
+            /**
+             * Coverage
+             * @description Share of the deferred instances with a true label in `candidates`.
+             */
+            coverage: number;
+        };
+        /**
          * DecisionShape
          * @description A decision of the gate.
          */
@@ -1521,6 +1571,37 @@ export interface components {
             high: number;
             /** Evidence */
             evidence: number;
+        };
+        /**
+         * DecisionsShape
+         * @description Decisions, by events that were decided before they were learned.
+         */
+        DecisionsShape: {
+            /**
+             * Agreement
+             * @description The configured agreement.
+             */
+            agreement: number;
+            /**
+             * Threshold
+             * @description Least probability of an applied label; null: nothing is answered yet.
+             */
+            threshold: number | null;
+            /** @description Over all time. */
+            all: components["schemas"]["SharesShape"];
+            /** @description Over the newest 1,000 that count. */
+            newest: components["schemas"]["SharesShape"];
+            candidates: components["schemas"]["CandidatesShape"];
+            /**
+             * None Below
+             * @description Instances whose best score is below get `none`; null: none do.
+             */
+            none_below: number | null;
+            /**
+             * Curve
+             * @description By threshold, upwards.
+             */
+            curve: components["schemas"]["PointShape"][];
         };
         /**
          * DetailsShape
@@ -2282,6 +2363,29 @@ export interface components {
             age: number;
         };
         /**
+         * PointShape
+         * @description A threshold, and the share that it would answer.
+         */
+        PointShape: {
+            /**
+             * Threshold
+             * @description Least probability of an applied label.
+             */
+            threshold: number;
+            /**
+             * Share
+             * @description Share of the instances (labels) from it on.
+             */
+            share: number;
+            /** Agreement */
+            agreement: number;
+            /**
+             * Low
+             * @description Lower confidence bound; 0 with too few events.
+             */
+            low: number;
+        };
+        /**
          * PointingShape
          * @description A feature that votes for a label.
          */
@@ -2608,6 +2712,36 @@ export interface components {
             at: string;
         };
         /**
+         * SharesShape
+         * @description Decisions on instances. An audited answer stands for all answers, so that shares are those of `/classify`.
+         */
+        SharesShape: {
+            /**
+             * N
+             * @description Events that count: deferred, none, or an audited answer.
+             */
+            n: number;
+            /** Shares */
+            shares: {
+                [key: string]: number;
+            };
+            /**
+             * Audited
+             * @description Audited answers.
+             */
+            audited: number;
+            /**
+             * Agreement
+             * @description Share of their labels that were right; null without any.
+             */
+            agreement: number | null;
+            /**
+             * Low
+             * @description A lower confidence bound of the agreement (84 %).
+             */
+            low: number | null;
+        };
+        /**
          * SnapshotShape
          * @description A snapshot of a model.
          */
@@ -2661,8 +2795,10 @@ export interface components {
             /** @description Null while there is no challenger. */
             challengers: components["schemas"]["ContestShape"] | null;
             trace: components["schemas"]["TraceShape"];
-            /** @description Null without `calibrate`. */
+            /** @description Null without `calibrate` or `decide`. */
             calibration: components["schemas"]["CalibrationShape"] | null;
+            /** @description Null without `decide`. */
+            decisions: components["schemas"]["DecisionsShape"] | null;
             /** @description Null unless the model re-ranks. */
             reranking: components["schemas"]["RerankingShape"] | null;
             /** Connections */
@@ -2879,6 +3015,8 @@ export interface components {
              */
             remember?: boolean;
             /** @default null */
+            decide?: boolean | components["schemas"]["DecideOptions"] | null;
+            /** @default null */
             instances?: components["schemas"]["Instance"][] | null;
         } | {
             features: Record<string, never>;
@@ -2904,6 +3042,11 @@ export interface components {
              * @enum {unknown}
              */
             dtype: "float32" | "int8";
+        };
+        /** @description Options of a decision, by the index of a model with `decide`. */
+        DecideOptions: {
+            /** @default null */
+            agreement?: number | null;
         };
         /** @description An instance: features, a text, a vector, or several of them. */
         Instance: {
@@ -2953,6 +3096,14 @@ export interface components {
             id?: string | null;
             /** @default null */
             remembered?: boolean | null;
+            /** @default null */
+            decision?: ("answer" | "defer" | "none") | null;
+            /** @default null */
+            audit?: boolean | null;
+            /** @default null */
+            candidates?: string[] | null;
+            /** @default null */
+            reachable?: boolean | null;
             /** @default null */
             warning?: string | null;
             /** @default null */
@@ -3030,6 +3181,11 @@ export interface components {
             rejected?: string[] | null;
             /** @default null */
             ignored?: string[] | null;
+            /**
+             * @description No label fits the instance. It has no labels then.
+             * @default false
+             */
+            none?: boolean;
             /** @default null */
             weight?: number | null;
             /** @default null */
@@ -3050,46 +3206,91 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            features: Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            text: string | Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            vector: unknown[] | Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             prediction: string;
@@ -3097,6 +3298,19 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            prediction: string;
+            features?: null;
+            instances?: null;
+            text?: null;
+            vector?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             prediction: string;
@@ -3104,6 +3318,8 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             prediction: string;
@@ -3111,6 +3327,8 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             instances: unknown[];
@@ -3123,6 +3341,8 @@ export interface components {
             text?: null;
             vector?: null;
             weight?: null;
+            /** @constant */
+            none?: false;
         };
         /** @description An instance, or the id of a remembered instance, with its labels. */
         LabelledInstance: {
@@ -3162,6 +3382,11 @@ export interface components {
             rejected?: string[] | null;
             /** @default null */
             ignored?: string[] | null;
+            /**
+             * @description No label fits the instance. It has no labels then.
+             * @default false
+             */
+            none?: boolean;
             /** @default null */
             weight?: number | null;
             /** @default null */
@@ -3171,56 +3396,114 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            features: Record<string, never>;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            text: string | Record<string, never>;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            vector: unknown[] | Record<string, never>;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             prediction: string;
             features?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            prediction: string;
+            features?: null;
+            text?: null;
+            vector?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             prediction: string;
             features?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             prediction: string;
             features?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         };
         /**
@@ -5362,6 +5645,33 @@ export interface operations {
                      * @default 0
                      */
                     implicit?: number;
+                    /** @default null */
+                    decide?: {
+                        /**
+                         * Agreement
+                         * @description Share of the applied labels that shall be right.
+                         * @default 0.95
+                         */
+                        agreement?: number;
+                        /**
+                         * Audit
+                         * @description Share of the answered instances whose true label is asked for, too.
+                         * @default 0.05
+                         */
+                        audit?: number;
+                        /**
+                         * None
+                         * @description Share of the instances with a known label that may get `none`; 0: no `none`.
+                         * @default 0.05
+                         */
+                        none?: number;
+                        /**
+                         * Coverage
+                         * @description Share of the deferred instances with a true label in `candidates`.
+                         * @default 0.95
+                         */
+                        coverage?: number;
+                    } | null;
                 } | {
                     /** @constant */
                     update?: "sls";

@@ -69,6 +69,7 @@ PROGRAMS: dict[str, Small] = {
         words="--json --only newsgroups20 --only reuters21578 --data {data}", tells=("R@1", "R@5", "MRR")
     ),
     "benchmarks.data": Small(words="--list --to {data}", says=r"(?s)clinc150 .+ 150 intents\n.+"),
+    "benchmarks.decide": Small(words="shuffles --shuffles 1 --data {data}", says=r"(?s)--- shuffles\n.*all hold\n"),
     "benchmarks.faults": Small(
         words="--json --seed 1 --kills 2", tells=("acknowledged", "learned", "entries"), needs=("nginx",), seconds=600
     ),

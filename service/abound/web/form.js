@@ -129,7 +129,7 @@ function controlFor(name, about, isNeeded) {
 
 /** The fields of an object, as a group. */
 function groupFor(name, about) {
-  const form = formOf({ ...about, required: [] }, { initial: about.default });
+  const form = formOf({ ...about, required: [] }, { initial: about.default ?? {} });
   const legend = name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
   return {
     element: h("fieldset", { class: "all group" }, h("legend", {}, legend), about.description ? h("p", { class: "hint" }, plain(about.description).split(". ")[0]) : null, form.element),
