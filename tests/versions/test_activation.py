@@ -235,6 +235,8 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(lab
         for name in rng.choices([*made, LIVE], k=5):
             at = await activate(place(lab.store, lab.artifacts, keys), name, "a test")
             await until(lambda at=at: all(replica.model("default").offset > at for replica in replicas))
+            first = len(told)
+            await until(lambda name=name, first=first: name in {version for _, version, _ in told[first:]})
     stop = True
     await asyncio.gather(*asking)
     switches = await truth(lab)
