@@ -90,6 +90,8 @@ def test_include_and_exclude(service: Served, model: str) -> None:
     assert labels(include=["grain", "crude"], exclude=["crude"]) == ["grain"]
     assert labels(include=[]) == []
     assert labels(exclude=[]) == ["crude", "grain", "trade"]
+    assert labels(levels=True, threshold=1e9) == []
+    assert labels(levels=True, threshold=0.0) == labels()
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])

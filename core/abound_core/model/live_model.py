@@ -639,8 +639,7 @@ def filtered(ranking: Ranking, threshold: float | None, min_probability: float |
     """Return the classes of a ranking with at least this score and this probability."""
     ids, scores, probabilities = ranking
     if threshold is not None:
-        n = int(np.count_nonzero(scores >= threshold))
-        ids, scores, probabilities = ids[:n], scores[:n], probabilities[:n]  # type: ignore[index]
+        ids, scores, probabilities = ranking.first(int(np.count_nonzero(scores >= threshold)))
     if min_probability is None:
         return Ranking(ids, scores, probabilities)
     kept = np.flatnonzero(probabilities >= min_probability)  # type: ignore[operator]

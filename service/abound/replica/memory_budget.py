@@ -27,7 +27,6 @@ from abound_core.errors import MemoryLimitExceeded, Overloaded
 
 LOOK_SECONDS = 0.01  # most age of the size that ``check`` uses, below half of the bounds
 
-
 PREPARING_RETRY_SECONDS = 5.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -14,8 +15,9 @@ from abound.log.events import LearnEvent, decode_entry
 from abound.store.client import store_errors
 from abound.tasks import TimeSlice
 from abound_core.errors import InvalidInstance
-from abound_core.instances.record import iterate, record_ends
+from abound_core.instances.record import Record, iterate, record_ends
 from abound_core.instances.record_kernels import record_shape
+from abound_core.model.entry_application import Unit
 from abound_core.types import Offset
 
 MAX_READ = 2000  # entries of the log, of which those that match are listed
@@ -65,13 +67,12 @@ async def get_events(
         for name, fields in entries:
             event = decode_entry([b"e", fields[b"e"], b"c", fields[b"c"]]).event
             if isinstance(event, LearnEvent):
-                listed = _events(Offset.of_entry(name), event)
                 found += [
-                    one
-                    for one in reversed(listed)
-                    if (end is None or Offset.parse(one.offset) < end)
-                    and (source is None or one.source == source)
-                    and (label is None or label in one.labels + one.rejected)
+                    _shape(offset, unit, record)
+                    for offset, unit, record in reversed(list(_learned(Offset.of_entry(name), event)))
+                    if (end is None or offset < end)
+                    and (source is None or unit.source == source)
+                    and (label is None or label in record.labels + record.rejected)
                 ]
             if pace.due():
                 await pace.pause()
@@ -81,25 +82,26 @@ async def get_events(
     return EventsAnswer(events=found[:limit])
 
 
-def _events(at: Offset, event: LearnEvent) -> list[EventShape]:
-    """Return the events of an entry, without registrations and changes of labels."""
+def _learned(at: Offset, event: LearnEvent) -> Iterator[tuple[Offset, Unit, Record]]:
+    """Yield the records of an entry with their offsets and units, without registrations and changes of labels."""
     starts = record_ends(event.records, event.n_records).tolist()
     records = zip(starts, iterate(event.records, event.n_records), strict=False)
-    found, position = [], at.position
+    position = at.position
     for unit in event.units:
         for offset in range(position, position + unit.n) if not unit.emptied else ():
             start, record = next(records)
             if record_shape(event.records, start).details_at < 0:
-                found.append(
-                    EventShape(
-                        offset=str(at._replace(position=offset)),
-                        time=at.milliseconds / 1000,
-                        features=dict(zip(record.keys, record.values.tolist(), strict=True)),
-                        labels=record.labels,
-                        rejected=record.rejected,
-                        source=unit.source,
-                        key=unit.key,
-                    )
-                )
+                yield at._replace(position=offset), unit, record
         position += unit.n
-    return found
+
+
+def _shape(offset: Offset, unit: Unit, record: Record) -> EventShape:
+    return EventShape(
+        offset=str(offset),
+        time=offset.milliseconds / 1000,
+        features=dict(zip(record.keys, record.values.tolist(), strict=True)),
+        labels=record.labels,
+        rejected=record.rejected,
+        source=unit.source,
+        key=unit.key,
+    )
