@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pandas
 import polars
 import pytest
 
-from abound.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused
+from abound.client import AsyncClient, AsyncModel, Client, InputInstance, Interrupted, Labelled, Model, Refused
 from abound.client import requests as calls
 from tests.client.mock_service import Script, body, client, echo, problem
 
@@ -196,3 +198,20 @@ def test_what_is_no_number_is_not_sent(case: str, number: float) -> None:
 def test_what_is_none_and_what_says_null_is_sent() -> None:
     assert MODEL.classify(text="null and void", threshold=None).labels == []
     assert MODEL.client.classify("m", {"text": "a", "threshold": None, "k": 3})["labels"] == []
+
+
+def test_a_client_can_be_closed_by_the_thread_of_its_calls() -> None:
+    """The garbage collector may close a client anywhere, also there."""
+    errors: list[RuntimeError] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        try:
+            closing.close()
+        except RuntimeError as error:
+            errors.append(error)
+        return httpx.Response(200, json={"models": []})
+
+    closing = client(answer)
+    with suppress(CancelledError, Interrupted):  # the call may be the last one, or too late
+        closing.models()
+    assert errors == []

@@ -18,8 +18,8 @@ else 1. With k = 1 - 1 / ``REMEMBERED`` for each that counts:
 
 **Threshold.** For a bin b, with sums over it and all bins above, W = sum traffic, A = sum traffic right/n / W, and
 m = W^2 / sum traffic^2 / n, divided by the mean number of labels (a stratified sample is worth m labels, and those of
-one instance are right or wrong together). The threshold is the lowest b at which Wilson's
-lower bound of A, for ``DEVIATIONS`` standard deviations, reaches the target, and m is at least ``LEAST_EVENTS``.
+one instance are right or wrong together). The threshold is the lowest b at which m is at least ``LEAST_EVENTS`` and
+Wilson's lower bound of A, for ``DEVIATIONS`` standard deviations, reaches the target.
 
 **Bound.** The score below which a share of the known instances lies. With ``LEAST_EXAMPLES`` examples of none it is the
 bound with the greatest difference between their share below it and that of the known ones, of which at most twice as

@@ -20,6 +20,7 @@ labels; the index in this process has no such bounds.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -77,7 +78,7 @@ class ApiKey(str):
         return "'***'"
 
 
-def _estimates(estimator: AboundClassifier) -> bool:
+def _calibrates(estimator: AboundClassifier) -> bool:
     config = estimator.config or {}
     return bool(config.get("calibrate")) or config.get("decide") is not None
 
@@ -202,7 +203,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         With ``config={"decide": {}}`` and one class per row, a row that no class fits gets None.
         """
         if self._is_multilabel():
-            parts = [part[1 if _estimates(self) else 0] for part in self._estimates(X)[1]]
+            parts = [part[1 if _calibrates(self) else 0] for part in self._estimates(X)[1]]
             return (np.concatenate(parts) >= self.threshold).astype(np.int64)
         classes, estimates = self._estimates(X)
         best = [np.argmax(scores, axis=1) for scores, _ in estimates]
@@ -220,7 +221,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def predict_proba(self) -> Callable[[Any], npt.NDArray[np.float64]]:
         """The method that returns probabilities. AttributeError without ``config={"calibrate": True}``."""
-        if not _estimates(self):
+        if not _calibrates(self):
             raise AttributeError('predict_proba needs a model that calibrates: config={"calibrate": True}')
         return self._predict_proba
 
@@ -412,11 +413,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X.sum_duplicates()
         for at, end in zip(X.indptr[:-1].tolist(), X.indptr[1:].tolist(), strict=True):
             places, values = X.indices[at:end].tolist(), X.data[at:end].tolist()
-            yield (
-                always
-                | {named[place]: value for place, value in zip(places, values, strict=True) if value and value == value}
-                or None
-            )
+            present = zip(places, values, strict=True)
+            yield always | {named[place]: value for place, value in present if value and not math.isnan(value)} or None
 
     def _estimates(self, X: Any) -> tuple[npt.NDArray[Any], Iterator[Estimates]]:
         blocks = self._blocks(X)

@@ -7,6 +7,7 @@ connections open and reuses them.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -92,7 +93,8 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         self._portal = stack.enter_context(start_blocking_portal())
         stack.callback(self._portal.call, self._portal.stop, True)  # ends what an interrupted call left behind
         stack.callback(self._portal.call, self._client._http.aclose)
-        self._close = weakref.finalize(self, _close, self._pid, stack)  # also for a client that is never closed
+        thread = self._portal.call(threading.get_ident)
+        self._close = weakref.finalize(self, _close, self._pid, thread, stack)  # also for a client that is never closed
 
     def __repr__(self) -> str:
         return f"<Client of {self.url}>"
@@ -195,8 +197,12 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
             self._run(items.aclose)
 
 
-def _close(pid: int, stack: ExitStack) -> None:
-    if pid == os.getpid():  # a forked process has no such thread
+def _close(pid: int, thread: int, stack: ExitStack) -> None:
+    if pid != os.getpid():  # a forked process has no such thread
+        return
+    if thread == threading.get_ident():  # the garbage collector runs in any thread, and a thread cannot wait for itself
+        threading.Thread(target=stack.close).start()
+    else:
         stack.close()
 
 
