@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from benchmarks.serving import Serving
 from tests.page.conftest import NARROW, WIDE, Open, click_twice, give, http
 from tests.page.test_accessible import fits
+from tests.support.job_worker import until
 from tests.support.served import Served
 
 
@@ -61,7 +62,7 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     settings.get_by_label("Learn to convert scores").uncheck()
     settings.get_by_role("button", name="Save").click()
     expect(settings.get_by_role("alert")).to_have_count(0)
-    assert http.get(address).json()["config"]["calibrate"] is False
+    until(lambda: http.get(address).json()["config"]["calibrate"] is False)
 
     snapshots = page.get_by_role("region", name="Snapshots of made-here", exact=True)
     expect(snapshots).to_contain_text("No snapshot yet.")
