@@ -125,7 +125,10 @@ def main() -> int:
     options = parser.parse_args()
     tasks = [task for task in TASKS if options.only is None or task.name in options.only]
     if options.data is None and any(task.name != "austen" for task in tasks):
-        parser.error("say where the data sets are, by --data or ABOUND_DATA; --only austen needs none")
+        parser.error(
+            "say where the data sets are, by --data or ABOUND_DATA; python -m benchmarks.data builds them; "
+            "--only austen needs none"
+        )
     failed = False
     for result in results(tasks, Path(options.data or ".")):
         failed |= bool(result["wrong"])

@@ -116,7 +116,7 @@ def data_folder(given: Path | None) -> Path:
     """The folder of the data sets: what was given, or what ``ABOUND_DATA`` names."""
     folder = given or os.environ.get("ABOUND_DATA")
     if folder is None:
-        raise SystemExit("say where the data sets are, by --data or ABOUND_DATA")
+        raise SystemExit("say where the data sets are, by --data or ABOUND_DATA; python -m benchmarks.data builds them")
     return Path(folder)
 
 

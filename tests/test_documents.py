@@ -33,7 +33,9 @@ def test_settings_of_the_table_of_limits_exist() -> None:
 
 
 METHODS = (ROOT / "docs" / "methods.md").read_text()
-KEPT = {one["id"]: one for one in json.loads((ROOT / "docs" / "reproduction" / "figures.json").read_text())}
+KEPT = {
+    one["id"]: one for one in json.loads((ROOT / "benchmarks" / "notes" / "reproduction" / "figures.json").read_text())
+}
 
 
 FIVE = " seeds=0,1,2,3,4"
@@ -46,7 +48,7 @@ NEWS, TEN = "newsgroups20-random", "reuters10-words"
         ("| newsgroups20, random 80/20 | {} | {} |", [f"{NEWS} ff margin={margin}{FIVE}" for margin in (0, 0.5)]),
         ("| newsgroups20, by date | {} | {} |", [f"newsgroups20 ff margin={margin}" for margin in (0, 0.5)]),
         ("| reuters21578, ten topics | {} | {} |", [f"{TEN} ff margin={margin}{FIVE}" for margin in (0, 0.5)]),
-        ("| newsgroups20 {}; wordnet", [f"{NEWS} ff margin=0.5{FIVE}"]),
+        ("newsgroups20 {}; wordnet", [f"{NEWS} ff margin=0.5{FIVE}"]),
         ("; wordnet-hypernyms P@1 {} |", ["wordnet-hypernyms ff margin=0.5"]),
         ("reuters {} against {} |", [f"{TEN} ind{FIVE}", f"{TEN} ff margin=0.5{FIVE}"]),
         (" | newsgroups20 {};", [f"{NEWS} ind{FIVE}"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from abound.worker import Worker
 from abound_core.errors import NotReady, StoreUnavailable, UnknownOffset
 from abound_core.types import START
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import until
 from tests.support.streams import drafts
 from tests.support.valkey import Server
 
@@ -62,21 +63,13 @@ async def work(server: Server) -> AsyncIterator[Work]:
     await work.stop()
 
 
-async def eventually(ask: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (found := await ask()):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return found
-
-
 async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 60.0) -> list[StateManifest]:
 
     async def enough() -> list[StateManifest] | None:
         found = await replica.snapshots(name)
         return found if len(found) >= count else None
 
-    found: list[StateManifest] = await eventually(enough, seconds)
-    return found
+    return await until(enough, seconds)
 
 
 async def trouble(replica: Replica) -> str:
@@ -86,7 +79,7 @@ async def trouble(replica: Replica) -> str:
     async def said() -> str | None:
         return worker_status.parse(await replica.store.client.hgetall(key)).trouble
 
-    return str(await eventually(said))
+    return str(await until(said))
 
 
 async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(server, start_replica, work):
@@ -95,7 +88,7 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
     with pytest.raises(NotReady, match="abound worker"):
         await replica.request_snapshot("default")
     work.start()
-    await eventually(lambda: schedule.live_workers(replica.store))
+    await until(lambda: schedule.live_workers(replica.store))
     first = await replica.request_snapshot("default")
     assert first.position.offset == replica.model("default").offset
     assert first.digest == await replica.model("default").compute_digest()
@@ -108,24 +101,6 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
     await work.stop()
     with pytest.raises(NotReady, match="no worker"):
         await replica.request_snapshot("default")
-
-
-async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_offset(server, start_replica, work):
-    replica = await start_replica(server, ReplicaParams(snapshots=NEVER))
-    store, keys = replica.store, replica.model("default").keys
-    await replica.learn("default", drafts(5))
-    living = (await read_catalog(store)).get("default")
-    assert living is not None
-    made = await compact(store, living, NEVER)
-    await replica.learn("default", drafts(1, 2))
-    last = replica.model("default").offset
-    await expiring.put(store, schedule.WORKERS_KEY, "a worker that is busy", b"[]")
-    later = asyncio.create_task(schedule.request_snapshot(store, keys, last, 20))
-    await eventually(lambda: store.client.exists(keys.key("snapshot-wanted")))
-    assert await schedule.request_snapshot(store, keys, made.position.offset, 20) == made
-    assert await schedule.why_due(store, keys, made, NEVER) == "requested"
-    work.start()
-    assert (await later).position.offset == last
 
 
 async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(server, start_replica):
@@ -142,29 +117,9 @@ async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(serv
     assert await schedule.why_due(store, keys, long_ago, old) == "the newest is too old"
     assert await schedule.why_due(store, keys, empty, large) is None
     await replica.learn("default", drafts(200))
-    assert await eventually(lambda: schedule.why_due(store, keys, empty, large)) == "the log has grown"
+    assert await until(lambda: schedule.why_due(store, keys, empty, large)) == "the log has grown"
     made = await compact(store, living, NEVER)
     assert await schedule.why_due(store, keys, made, large) is None
-
-
-async def test_a_lease_that_another_worker_holds_is_respected(server, start_replica, work):
-    replica = await start_replica(server)
-    await replica.models.create("free", replica.model("default").live.config)
-    await replica.learn("default", drafts(10))
-    lease = replica.model("default").keys.key("lease")
-    await replica.store.client.set(lease, "another worker")
-    work.start(SnapshotParams(every_bytes=100))
-    for n in (1, 2):  # the worker has looked at both models when it has looked at one twice
-        await replica.learn("free", drafts(10, n))
-        await newest(replica, n, "free")
-    assert await replica.snapshots("default") == []
-    await replica.store.client.unlink(lease)
-    await newest(replica, 1)
-
-    async def is_free() -> bool:
-        return await replica.store.client.get(lease) is None
-
-    await eventually(is_free)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +128,8 @@ async def test_a_lease_that_another_worker_holds_is_respected(server, start_repl
     ids=["damaged log", "MemoryError", "UnknownOffset", "StoreUnavailable"],
 )
 async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_worker(
-    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch, error: Exception | None
-) -> None:
+    server, start_replica, work, monkeypatch, error
+):
     replica = await start_replica(server)
     await replica.models.create("good", replica.model("default").live.config)
     for name in replica.models.names():
@@ -197,8 +152,8 @@ async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_work
 
 
 async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the_others_their_worker(
-    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, start_replica, work, monkeypatch
+):
     replica = await start_replica(server)
     await replica.models.create("small", replica.model("default").live.config)
     await replica.learn("default", drafts(100))
@@ -248,7 +203,7 @@ async def test_a_full_store_is_trimmed_and_read(own_server, start_replica, tmp_p
     async def n_trimmed() -> int:
         return (await trim_of(replica.store, model.keys.log)).n_entries
 
-    await eventually(n_trimmed)
+    await until(n_trimmed)
     await work.stop()
 
 
@@ -292,7 +247,7 @@ async def test_an_unfinished_replacement_is_ended_once_its_process_is_dead(serve
     async def is_ended() -> bool:
         return not (await read_catalog(store)).coming
 
-    await eventually(is_ended)
+    await until(is_ended)
     await replica.learn("default", drafts(5, 2))
     assert replica.model("default").live.n_learned == 15
     assert not await end_abandoned(store, await read_catalog(store), "default")
@@ -303,7 +258,7 @@ async def test_a_live_worker_says_which_jobs_it_runs_and_a_silent_one_is_not_the
     own, alive = Store(server.url), tmp_path / "alive"
     worker = Worker(own, NEVER, kinds=["replace", "fit"], alive_file=alive)
     task = asyncio.create_task(worker.run())
-    assert await eventually(lambda: schedule.live_workers(store)) == {worker.id: ["replace", "fit"]}
+    assert await until(lambda: schedule.live_workers(store)) == {worker.id: ["replace", "fit"]}
     assert alive.exists()
     worker.stop()
     await task

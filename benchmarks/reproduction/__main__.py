@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, default=os.environ.get("ABOUND_DATA") or None, help="folder of the data sets"
     )
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder to write reproduction.md to")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/notes"), help="folder to write reproduction.md to")
     parser.add_argument("--again", action="store_true", help="also repeat experiments that have results")
     parser.add_argument(
         "--memory",

@@ -1,4 +1,4 @@
-"""``docs/reproduction.md``: writes the tables from the stored figures."""
+"""``benchmarks/notes/reproduction.md``: writes the tables from the stored figures."""
 
 from __future__ import annotations
 

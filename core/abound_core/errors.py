@@ -24,8 +24,8 @@ class Malformed(AboundError):
     """The body does not match its content type."""
 
 
-class Undecodable(Malformed):
-    """A line does not have the encoding of its file; more of them may follow."""
+class WrongOption(Malformed):
+    """A line has another encoding or other quotes than its file is read with; more of them may follow."""
 
 
 class InvalidInstance(AboundError):

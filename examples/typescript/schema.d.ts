@@ -83,7 +83,7 @@ export interface paths {
          *     Tables are CSV, TSV, Parquet and Arrow files. A column without a role is a feature; an unknown field of JSON lines
          *     is an error, unless other fields have roles. Files other than Parquet and Arrow may be compressed with gzip or
          *     zstandard. `format`, the suffix of `filename`, of the name, or the media type gives the format, in this order.
-         *     What the parameters leave out is guessed; `options` of the answer has it. An existing data set is replaced as a
+         *     Parameters that are left out are guessed; `options` of the answer has it. An existing data set is replaced as a
          *     whole. An error names the number of the invalid line and changes nothing.
          */
         put: operations["put_dataset_datasets__dataset__put"];
@@ -503,6 +503,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/models/{model}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The newest events
+         * @description List events of the newest 2,000 entries of the log that are not archived, without registrations.
+         */
+        get: operations["get_events_models__model__events_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/models/{model}/export": {
         parameters: {
             query?: never;
@@ -583,9 +603,9 @@ export interface paths {
          * Register labels with names
          * @description Register labels with their names, descriptions and other details. The details replace earlier ones.
          *
-         *     A name and a description are learned once, as an instance of the label: `/classify` can then suggest a label before
-         *     it has instances. The same name is not learned again. A new name is learned beside the old one. Registrations do
-         *     not count in the statistics. The job `forget` with their `source` removes them.
+         *     A name, a description and aliases are learned once, as an instance of the label: `/classify` can then suggest a
+         *     label before it has instances. The same name is not learned again. A new name is learned beside the old one.
+         *     Registrations do not count in the statistics. The job `forget` with their `source` removes them.
          */
         put: operations["put_labels_models__model__labels_put"];
         post?: never;
@@ -679,7 +699,7 @@ export interface paths {
         post?: never;
         /**
          * Retire a label
-         * @description Suggest a label no more, and learn nothing for it. What was learned stays, for `revive`.
+         * @description Suggest a label no more, and learn nothing for it. The learned weights stay, for `revive`.
          */
         delete: operations["retire_label_models__model__labels__label__delete"];
         options?: never;
@@ -1033,6 +1053,29 @@ export interface components {
             score: number;
         };
         /**
+         * CandidatesShape
+         * @description The sets of candidates of deferred instances, over about the newest 2,000; null before the first.
+         */
+        CandidatesShape: {
+            /**
+             * Coverage
+             * @description The configured share with a right label.
+             */
+            coverage: number;
+            /**
+             * Held
+             * @description Share of the sets that had a right label.
+             */
+            held: number | null;
+            /**
+             * Reached
+             * @description Share of the instances with a right label among the best 50.
+             */
+            reached: number | null;
+            /** Reachable */
+            reachable: boolean;
+        };
+        /**
          * CardAnswer
          * @description A version: a fitted batch method, which can answer in place of the index.
          */
@@ -1351,6 +1394,7 @@ export interface components {
              * @description Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted.
              */
             implicit: number;
+            decide: components["schemas"]["DecideShape"] | null;
         };
         /**
          * ContestShape
@@ -1468,6 +1512,32 @@ export interface components {
             };
         };
         /**
+         * DecideShape
+         * @description When a label may be applied without a person. In a request, omitted fields keep their values.
+         */
+        DecideShape: {
+            /**
+             * Agreement
+             * @description Share of the applied labels that shall be right.
+             */
+            agreement: number;
+            /**
+             * Audit
+             * @description Share of the answered instances whose true label is asked for, too.
+             */
+            audit: number;
+            /**
+             * None
+             * @description Share of the instances with a known label that may get `none`; 0: no `none`.
+             */
+            none: number;
+            /**
+             * Coverage
+             * @description Share of the deferred instances with a true label in `candidates`.
+             */
+            coverage: number;
+        };
+        /**
          * DecisionShape
          * @description A decision of the gate.
          */
@@ -1501,6 +1571,37 @@ export interface components {
             high: number;
             /** Evidence */
             evidence: number;
+        };
+        /**
+         * DecisionsShape
+         * @description Decisions, by events that were decided before they were learned.
+         */
+        DecisionsShape: {
+            /**
+             * Agreement
+             * @description The configured agreement.
+             */
+            agreement: number;
+            /**
+             * Threshold
+             * @description Least probability of an applied label; null: nothing is answered yet.
+             */
+            threshold: number | null;
+            /** @description Over all time. */
+            all: components["schemas"]["SharesShape"];
+            /** @description Over the newest 1,000 that count. */
+            newest: components["schemas"]["SharesShape"];
+            candidates: components["schemas"]["CandidatesShape"];
+            /**
+             * None Below
+             * @description Instances whose best score is below get `none`; null: none do.
+             */
+            none_below: number | null;
+            /**
+             * Curve
+             * @description By threshold, upwards.
+             */
+            curve: components["schemas"]["PointShape"][];
         };
         /**
          * DetailsShape
@@ -1594,6 +1695,45 @@ export interface components {
              * @description Number of labels that are registered with it as their parent.
              */
             children: number;
+        };
+        /**
+         * EventShape
+         * @description An event: an instance and what was taught about it.
+         */
+        EventShape: {
+            /** Offset */
+            offset: string;
+            /**
+             * Time
+             * @description Unix time, by the store's clock.
+             */
+            time: number;
+            /**
+             * Features
+             * @description Its active features as the model reads them.
+             */
+            features: {
+                [key: string]: number;
+            };
+            /** Labels */
+            labels: string[];
+            /** Rejected */
+            rejected: string[];
+            /** Source */
+            source: string | null;
+            /**
+             * Key
+             * @description The idempotency key of its request.
+             */
+            key: string | null;
+        };
+        /**
+         * EventsAnswer
+         * @description Events, newest first.
+         */
+        EventsAnswer: {
+            /** Events */
+            events: components["schemas"]["EventShape"][];
         };
         /**
          * FeedbackShape
@@ -1953,7 +2093,7 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "rename" | "merge" | "retire" | "revive" | "split";
+            kind: "rename" | "alias" | "merge" | "retire" | "revive" | "split";
             /**
              * Alias
              * @description Whether the old name stays as an alias; if not, it is free.
@@ -2221,6 +2361,29 @@ export interface components {
              * @description Age in seconds.
              */
             age: number;
+        };
+        /**
+         * PointShape
+         * @description A threshold, and the share that it would answer.
+         */
+        PointShape: {
+            /**
+             * Threshold
+             * @description Least probability of an applied label.
+             */
+            threshold: number;
+            /**
+             * Share
+             * @description Share of the instances (labels) from it on.
+             */
+            share: number;
+            /** Agreement */
+            agreement: number;
+            /**
+             * Low
+             * @description Lower confidence bound; 0 with too few events.
+             */
+            low: number;
         };
         /**
          * PointingShape
@@ -2549,6 +2712,36 @@ export interface components {
             at: string;
         };
         /**
+         * SharesShape
+         * @description Decisions on instances. An audited answer stands for all answers, so that shares are those of `/classify`.
+         */
+        SharesShape: {
+            /**
+             * N
+             * @description Events that count: deferred, none, or an audited answer.
+             */
+            n: number;
+            /** Shares */
+            shares: {
+                [key: string]: number;
+            };
+            /**
+             * Audited
+             * @description Audited answers.
+             */
+            audited: number;
+            /**
+             * Agreement
+             * @description Share of their labels that were right; null without any.
+             */
+            agreement: number | null;
+            /**
+             * Low
+             * @description A lower confidence bound of the agreement (84 %).
+             */
+            low: number | null;
+        };
+        /**
          * SnapshotShape
          * @description A snapshot of a model.
          */
@@ -2602,8 +2795,10 @@ export interface components {
             /** @description Null while there is no challenger. */
             challengers: components["schemas"]["ContestShape"] | null;
             trace: components["schemas"]["TraceShape"];
-            /** @description Null without `calibrate`. */
+            /** @description Null without `calibrate` or `decide`. */
             calibration: components["schemas"]["CalibrationShape"] | null;
+            /** @description Null without `decide`. */
+            decisions: components["schemas"]["DecisionsShape"] | null;
             /** @description Null unless the model re-ranks. */
             reranking: components["schemas"]["RerankingShape"] | null;
             /** Connections */
@@ -2820,6 +3015,8 @@ export interface components {
              */
             remember?: boolean;
             /** @default null */
+            decide?: boolean | components["schemas"]["DecideOptions"] | null;
+            /** @default null */
             instances?: components["schemas"]["Instance"][] | null;
         } | {
             features: Record<string, never>;
@@ -2845,6 +3042,11 @@ export interface components {
              * @enum {unknown}
              */
             dtype: "float32" | "int8";
+        };
+        /** @description Options of a decision, by the index of a model with `decide`. */
+        DecideOptions: {
+            /** @default null */
+            agreement?: number | null;
         };
         /** @description An instance: features, a text, a vector, or several of them. */
         Instance: {
@@ -2894,6 +3096,14 @@ export interface components {
             id?: string | null;
             /** @default null */
             remembered?: boolean | null;
+            /** @default null */
+            decision?: ("answer" | "defer" | "none") | null;
+            /** @default null */
+            audit?: boolean | null;
+            /** @default null */
+            candidates?: string[] | null;
+            /** @default null */
+            reachable?: boolean | null;
             /** @default null */
             warning?: string | null;
             /** @default null */
@@ -2971,6 +3181,11 @@ export interface components {
             rejected?: string[] | null;
             /** @default null */
             ignored?: string[] | null;
+            /**
+             * @description No label fits the instance. It has no labels then.
+             * @default false
+             */
+            none?: boolean;
             /** @default null */
             weight?: number | null;
             /** @default null */
@@ -2991,46 +3206,91 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            features: Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            text: string | Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            vector: unknown[] | Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             prediction: string;
@@ -3038,6 +3298,19 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            prediction: string;
+            features?: null;
+            instances?: null;
+            text?: null;
+            vector?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             prediction: string;
@@ -3045,6 +3318,8 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             prediction: string;
@@ -3052,6 +3327,8 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             instances: unknown[];
@@ -3064,6 +3341,8 @@ export interface components {
             text?: null;
             vector?: null;
             weight?: null;
+            /** @constant */
+            none?: false;
         };
         /** @description An instance, or the id of a remembered instance, with its labels. */
         LabelledInstance: {
@@ -3103,6 +3382,11 @@ export interface components {
             rejected?: string[] | null;
             /** @default null */
             ignored?: string[] | null;
+            /**
+             * @description No label fits the instance. It has no labels then.
+             * @default false
+             */
+            none?: boolean;
             /** @default null */
             weight?: number | null;
             /** @default null */
@@ -3112,56 +3396,114 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            features: Record<string, never>;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            text: string | Record<string, never>;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            vector: unknown[] | Record<string, never>;
+            prediction?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         } | {
             prediction: string;
             features?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none: true;
+            labels?: unknown;
+            rejected?: unknown;
+            ignored?: unknown;
+        } | {
+            prediction: string;
+            features?: null;
+            text?: null;
+            vector?: null;
+            /** @constant */
+            none?: false;
             labels: unknown[];
         } | {
             prediction: string;
             features?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none?: false;
             rejected: unknown[];
         } | {
             prediction: string;
             features?: null;
             text?: null;
             vector?: null;
+            /** @constant */
+            none?: false;
             ignored: unknown[];
         };
         /**
@@ -3214,7 +3556,7 @@ export interface components {
             /** @default null */
             source?: string | null;
         };
-        /** @description A label with its details. */
+        /** @description A label with its details and other names. */
         LabelRegistration: {
             /** @default null */
             name?: string | null;
@@ -3225,6 +3567,11 @@ export interface components {
             /** @default null */
             metadata?: Record<string, never> | null;
             label: string | number;
+            /**
+             * @description Other names that mean the label from now on, and are learned with its name. A name that has another label is left out.
+             * @default []
+             */
+            aliases?: string[];
         };
         /** @description A label to rename. */
         RenameRequest: {
@@ -3271,14 +3618,14 @@ export interface components {
         /** @description One change of a label. */
         LabelChange: {
             /** @enum {unknown} */
-            kind: "merge" | "rename" | "retire" | "revive" | "split";
+            kind: "alias" | "merge" | "rename" | "retire" | "revive" | "split";
             /**
              * @description The label, by any of its names.
              * @example TV
              */
             from: string;
             /**
-             * @description Its new name, the label into which it is merged, or those into which it is split.
+             * @description Its new or further name, the label into which it is merged, or those into which it is split.
              * @default
              */
             to?: string | string[];
@@ -5298,6 +5645,33 @@ export interface operations {
                      * @default 0
                      */
                     implicit?: number;
+                    /** @default null */
+                    decide?: {
+                        /**
+                         * Agreement
+                         * @description Share of the applied labels that shall be right.
+                         * @default 0.95
+                         */
+                        agreement?: number;
+                        /**
+                         * Audit
+                         * @description Share of the answered instances whose true label is asked for, too.
+                         * @default 0.05
+                         */
+                        audit?: number;
+                        /**
+                         * None
+                         * @description Share of the instances with a known label that may get `none`; 0: no `none`.
+                         * @default 0.05
+                         */
+                        none?: number;
+                        /**
+                         * Coverage
+                         * @description Share of the deferred instances with a true label in `candidates`.
+                         * @default 0.95
+                         */
+                        coverage?: number;
+                    } | null;
                 } | {
                     /** @constant */
                     update?: "sls";
@@ -6021,6 +6395,83 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Comparison"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_events_models__model__events_get: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of events. */
+                limit?: number;
+                /** @description Only events before this offset. */
+                before?: string | null;
+                /** @description Only events with this source. */
+                source?: string | null;
+                /** @description Only events with this label, right or rejected. */
+                label?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventsAnswer"];
                 };
             };
             /** @description The request has no API key, or the key is not valid. */

@@ -65,6 +65,8 @@ def test_merged_retired_and_split_labels_are_not_suggested(service: Served, path
     assert labels_of(service, path, "old television") == ["TV"]
     assert http.delete(f"{path}/labels/hats").json()["changed"] == 1
     assert labels_of(service, path, "red hat") == []
+    only = http.post(f"{path}/classify", json={"text": "red hat", "include": ["hats"]}).json()
+    assert (only["labels"], only["warning"]) == ([], "include: the label 'hats' is retired")
     said = "the label 'hats' is retired: nothing is learned for it"
     alone = http.post(f"{path}/learn", json={"text": "red hat", "labels": ["hats"]}).json()
     assert (alone["updated"], alone["warning"]) == (False, said)

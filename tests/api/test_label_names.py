@@ -24,6 +24,22 @@ def classify(service: Served, model: str, text: str, **options: object) -> list[
     return labels
 
 
+def test_aliases_are_learned_and_name_the_label(service: Served) -> None:
+    name = fresh_model(service, rating=False)
+    register(service, name, {"label": "c7", "name": "wheat", "aliases": ["durum", "c8"]}, {"label": "c8"})
+    assert [one["label"] for one in classify(service, name, "durum")] == ["c7"]
+    service.http.post(f"/models/{name}/learn", json={"text": "flour", "labels": ["durum"]}).raise_for_status()
+    found = service.http.get(f"/models/{name}/label", params={"name": "durum"}).json()
+    assert (found["label"], found["learned"], found["aliases"]) == ("c7", 1, ["durum"])  # c8 is another label
+    [listed] = service.http.get(f"/models/{name}/labels/changes").json()["changes"]
+    assert (listed["kind"], listed["undo"]) == ("alias", "rename 'durum' to 'c7', without alias")
+    undo = {"from": "durum", "to": "c7", "alias": False}
+    service.http.post(f"/models/{name}/labels/rename", json=undo).raise_for_status()
+    wrong = {"labels": [{"label": "c7", "aliases": ["\u00fc" * 300]}]}
+    assert problem(service.http.put(f"/models/{name}/labels", json=wrong), 422)["field"] == "labels[0].aliases"
+    assert service.http.get(f"/models/{name}/label", params={"name": "c7"}).json()["aliases"] == []
+
+
 @pytest.mark.parametrize("config", [{}, {"update": "sls"}, {"calibrate": True}], ids=["fsu", "sls", "calibrate"])
 def test_labels_without_instances_are_left_out_on_request(service: Served, config: dict[str, Any]) -> None:
     name = fresh_model(service, rating=False, **config)

@@ -11,7 +11,7 @@ import pytest
 from abound.api.ndjson import RequestLines
 from abound.api.request_body import BodyBudget, Message
 from tests.support.job_worker import until
-from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
+from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem
 
 END = b"0\r\n\r\n"
 APPLIED = b'"applied":true'
@@ -105,12 +105,6 @@ def test_the_header_of_a_key_cannot_cover_lines(service: Served, model: str) -> 
     assert service.learned(model) == 0
 
 
-def test_no_lines_no_answers(service: Served, model: str) -> None:
-    for body in (b"", b"\n", b"\n \n\r\n"):
-        for route in ("learn", "classify"):
-            assert lines(service.http.post(f"/models/{model}/{route}", content=body, headers=NDJSON)) == []
-
-
 def test_too_many_lines_end_with_a_problem(service: Served, model: str) -> None:
     body = ndjson(*(instance(i) for i in range(3002)))
     answered = lines(service.http.post(f"/models/{model}/learn", content=body, headers=NDJSON))
@@ -142,18 +136,6 @@ def test_too_many_bytes_are_refused_when_they_are_told_or_when_they_show(service
     shown = lines(service.http.post(f"/models/{model}/learn", content=chunks(), headers=NDJSON))
     assert checked_problem(shown[-1], 413, "too-large")["line"] == len(shown)
     assert service.learned(model) == len(shown) - 1 > 0
-
-
-def test_lines_in_pieces_are_put_together(service: Served, model: str) -> None:
-    body = ndjson(*(instance(i) | {"source": "é" * 300} for i in range(40))).rstrip(b"\n")
-
-    def chunks() -> Iterator[bytes]:
-        for start in range(0, len(body), 7):
-            yield body[start : start + 7]
-
-    answered = lines(service.http.post(f"/models/{model}/learn", content=chunks(), headers=NDJSON))
-    assert len(answered) == 40
-    assert service.learned(model) == 40
 
 
 async def test_a_line_of_many_pieces_takes_time_in_proportion_to_them() -> None:
@@ -215,16 +197,6 @@ def test_a_client_may_send_everything_before_it_reads_anything(service: Served, 
             connection.sendall(_chunk(body[start : start + 10_000]))
         connection.sendall(END)
         assert received(connection).count(b'"offset"') == 2999
-
-
-def test_a_client_that_does_not_read_gets_no_work_done() -> None:
-    body = ndjson(*[{}] * 60_000, instance(1))  # the answers are many times what the buffers of the connection hold
-    with served() as service, opened(service, "/learn", body, buffer=65_536) as connection:
-        connection.sendall(END)
-        time.sleep(3)  # nothing tells that it has stopped
-        assert service.learned() == 0
-        got = received(connection)
-    assert (got.count(b'"status":422'), got.count(b'"offset"')) == (60_000, 1)
 
 
 def test_a_client_that_goes_away_leaves_nothing_behind(service: Served, model: str) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from abound.api.ndjson import NdjsonLine
@@ -16,9 +14,8 @@ from abound.api.ndjson_rates import admit_lines
 from abound.security.key import CreatedKey, KeyTerms, create_key, rate_of
 from abound.security.key_ring import Grant
 from abound.security.rate_limits import RateLimiter, RateParams
-from abound.settings import Settings
 from abound.store.client import Store
-from abound_core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
+from abound_core.errors import RateLimited, StoreUnavailable, TooLarge
 from tests.support.served import NDJSON, Served, bearer, lines, make_key, ndjson, problem, served
 from tests.support.valkey import PATIENT, Server
 
@@ -48,13 +45,6 @@ def test_a_key_is_limited_by_instances_and_others_are_not(service: Served, limit
     problem(service.http.post("/learn", json=LABELLED, headers=bearer(limited)), 429, "rate-limited")
     for _ in range(30):
         assert classify(service, free, ONE).status_code == 200
-
-
-def test_what_can_never_come_at_once_is_too_large(service: Served, limited: CreatedKey) -> None:
-    refused = classify(service, limited, {"instances": [ONE] * 21})
-    assert "20 a minute" in problem(refused, 413, "too-large")["detail"]
-    assert "retry-after" not in refused.headers
-    assert classify(service, limited, {"instances": [ONE] * 20}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/classify", "/learn"])
@@ -96,12 +86,6 @@ def test_settings_limit_keys_without_a_rate_of_their_own(monkeypatch: pytest.Mon
         plain, own = make_key(service, "classify"), make_key(service, "classify", rate="100/minute")
         assert [classify(service, plain, ONE).status_code for _ in range(3)] == [200, 200, 429]
         assert [classify(service, own, ONE).status_code for _ in range(5)] == [200] * 5
-
-
-def test_a_wrong_rate_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ABOUND_RATE_KEY", "a lot")
-    with pytest.raises(CannotStart, match=r"ABOUND_RATE: key must be a rate like"):
-        Settings.load().group(RateParams)
 
 
 @pytest.mark.parametrize("text", ["", "5", "5/fortnight", "0/second", "9999999999/second", "9/second;2/minute"])
@@ -168,30 +152,6 @@ async def test_all_replicas_count_together(store: Store) -> None:
         return_exceptions=True,
     )
     assert sum(outcome is None for outcome in outcomes) == 10
-
-
-def test_without_the_store_classify_goes_on_uncounted_and_learning_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abound.security.rate_limits.ANSWER_SECONDS", 2.0)
-    with served() as service, ThreadPoolExecutor(2) as threads:
-        made = make_key(service, "classify", "learn", rate="5/minute")
-
-        def learn(n: int) -> httpx.Response:
-            return service.http.post("/learn", json={"instances": [LABELLED] * n}, headers=bearer(made))
-
-        service.server.pause()
-        try:
-            began = time.monotonic()
-            for _ in range(20):
-                assert classify(service, made, ONE).status_code == 200
-            assert time.monotonic() - began < 30  # one waits for the store, the others do not
-            metrics = service.http.get("/metrics", headers=bearer(made))
-            assert "abound_rates_unchecked_total 20.0" in metrics.text
-            learning = threads.submit(learn, 5)
-            time.sleep(3)  # it would not wait as long if it were not counted
-        finally:
-            service.server.resume()
-        assert learning.result().status_code == 200
-        problem(learn(1), 429, "rate-limited")
 
 
 async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_it(own_server: Server) -> None:

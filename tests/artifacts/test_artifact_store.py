@@ -85,8 +85,7 @@ class Versioned(MemoryFileSystem):
 
     def cat_file(self, path: str, version: Any = None, start: Any = None, end: Any = None, **more: Any) -> bytes:
         assert version is None
-        data: bytes = super().cat_file(path, start=start, end=end)
-        return data
+        return super().cat_file(path, start=start, end=end)
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])

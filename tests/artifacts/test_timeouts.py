@@ -19,6 +19,8 @@ from abound.state import schedule
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.worker import Worker
+from tests.support import job_worker
+from tests.support.replicas import until
 from tests.support.served import served
 from tests.support.streams import drafts
 from tests.support.valkey import Server
@@ -93,9 +95,8 @@ async def test_snapshots_need_no_artifact_store(server, start_replica, tmp_path,
     silent.clear()
     await replica.learn("default", drafts(20))
     async with working(server, artifacts):
+        await until(lambda: schedule.live_workers(replica.store))
         async with asyncio.timeout(60):
-            while not await schedule.live_workers(replica.store):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
             for _ in range(2):
                 await replica.learn("default", drafts(2))
                 await replica.request_snapshot("default")
@@ -165,10 +166,7 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(monkey
             assert int(answer.headers["retry-after"]) >= 1
             assert time.monotonic() - began < 30, url
         silent.set()
-        deadline = time.monotonic() + 60
-        while (answer := service.http.get("/models/default/versions")).status_code != 200:
-            assert time.monotonic() < deadline, answer.text
-            time.sleep(0.05)
+        job_worker.until(lambda: service.http.get("/models/default/versions").status_code == 200)
 
 
 async def test_a_slow_call_is_waited_for_while_the_store_answers(store, tmp_path, monkeypatch, silent):

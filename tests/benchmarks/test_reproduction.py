@@ -102,7 +102,7 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path):
 
 
 def test_the_page_in_the_documents_is_the_one_of_its_figures():
-    documents = Path(program.__file__).parents[2] / "docs"
+    documents = Path(program.__file__).parents[2] / "benchmarks" / "notes"
     figures = documents / program.FOLDER
     drawn = [plot.name for plot in PLOTS if (figures / f"{plot.name}.svg").exists()]
     written = page(TABLES, PLOTS, ResultsFile(figures), program.FOLDER, drawn)

@@ -77,14 +77,10 @@ def test_help_is_there_at_once() -> None:
     [
         ["frobnicate"],
         ["learn"],
-        ["learn", "x.xlsx"],
-        ["learn", "missing.jsonl"],
-        ["evaluate", "--train", "missing.jsonl", "--test", "missing.jsonl"],
         ["models", "configure", "m"],
         ["models", "create", "m", "--set", "margin"],
         ["models", "delete", "m"],
         ["models", "create", "bad/name"],
-        ["datasets", "put", "missing.jsonl"],
         ["demo", "--instances", "0"],
     ],
 )
@@ -93,6 +89,15 @@ def test_wrong_use_is_exit_code_2(arguments: list[str], run: Run, monkeypatch: p
     ran = run(*arguments)
     assert ran.code == 2
     assert ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["learn"], ["classify"], ["evaluate", "--train", "a.csv", "--test"], ["datasets", "put"]]
+)
+def test_a_missing_file_is_named(arguments: list[str], run: Run, url: str) -> None:
+    ran = run(*arguments, "a.csv", *([] if arguments[0] == "evaluate" else ["--url", url]))
+    assert ran.code == 1
+    assert "a.csv: no such file" in ran.err
 
 
 def test_config_tells_where_each_setting_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +252,7 @@ def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp
         ({"txt": "wheat", "labels": ["grain"]}, "line 1: unknown field 'txt'; did you mean 'text'?"),
         ({"text": "wheat", "labels": [[1]]}, "line 1: not an instance in JSON"),
         ({"text": "wheat", "topic": "grain"}, "line 1: unknown field 'topic'"),
-        ({"text": "wheat", "weight": 2}, "some.jsonl: line 1, has no labels and the fields text, weight"),
+        ({"text": "wheat", "weight": 2}, "no instance has labels; name their column or field with --label"),
         (
             {"key": "wheat", "labels": ["x"]},
             "line 1: an instance needs text, features or a vector; this one has the fields 'key', 'labels'",

@@ -33,26 +33,6 @@ def test_evaluate_shows_what_a_model_would_decide(run: Run, train: Path, test: P
     assert "agreement" in told.out
 
 
-@pytest.mark.parametrize("method", [[], ["--method", "frequency"]], ids=["index", "batch"])
-def test_evaluate_warns_once_of_numbers_that_are_ignored(run: Run, tmp_path: Path, method: list[str]) -> None:
-    def written(name: str, *features: str) -> Path:
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(f'{{"features": {one}, "labels": ["a"]}}\n' for one in features))
-        return path
-
-    good = written("good", '{"price": 3, "note": "a:-1"}', '{"price": 2}')
-    bad = written("bad", '{"price": 3}', '{"price": 3, "debt": -2}', '{"price": 3, "loss": -2}')
-    for train, test in ((bad, good), (good, bad), (bad, bad)):
-        ran = run("evaluate", "--train", train, "--test", test, *method, "--json")
-        assert ran.code == 0
-        assert ran.json["instances"]
-        said = "".join(ran.err.split())  # long lines are wrapped
-        assert f"{bad}:line2:warning:negativenumbersareignored(`negative:ignore`):debt;" in said
-        assert said.count("warning") == 1
-    assert "warning" not in run("evaluate", "--train", good, "--test", good, *method).err
-    assert "warning" not in run("evaluate", "--train", bad, "--test", bad, *method, "--set", "negative=split").err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

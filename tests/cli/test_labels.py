@@ -48,6 +48,7 @@ def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name
     path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
     said = run("register", path, "--url", url, "-m", model, "--source", "catalogue", "--json")
     counts = {"registered": 2, "names": 1, "descriptions": 1, "parents": int(".csv" in name or ".tsv" in name)}
+    counts["aliases"] = 0
     assert said.json == counts | {"offset": said.json["offset"]}
     listed = run("labels", "--url", url, "-m", model, "--json").json
     assert set(listed["learned"]) == {0}
@@ -174,8 +175,31 @@ def test_labels_are_changed_one_by_one_and_by_a_file(run: Run, url: str, tmp_pat
     assert "rename 'sechs' to 'l5'" in listed
     assert len(listed.splitlines()) == 1 + 9
     assert "l2" in run("labels", *at).out
+    shown = run("labels", "show", "l0", *at, "--json").json
+    assert (shown["label"], set(shown["aliases"])) == ("l2", {"l0", "l1", "l8"})
+    run("labels", "retire", "l2", *at)
+    assert "retired" in run("labels", *at).out
+    changes.write_text("from,to,kind\nl2,zwei,alias\nnobody,,retire\n")
+    refused = run("labels", "apply", changes, *at)
+    assert refused.code == 1
+    assert "after 0 changes: changes[1].from: the model does not know the label 'nobody'" in refused.err
     changes.write_text("to,kind\na,retire\n")
     assert "no column from" in run("labels", "apply", changes, *at).err
+
+
+def test_a_tree_is_reorganised_in_several_requests(
+    run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abound.cli.labels.BATCH", 2)
+    at = ("--url", url, "-m", "reorganised")
+    run("models", "create", "reorganised", "--url", url)
+    for labels in ("abcdef", "fedcba"):
+        rows = [f"{label},{above}" for above, label in zip(["", *labels], labels, strict=False)]
+        path = tmp_path / "tree.csv"
+        path.write_text("\n".join(["label,parent", *sorted(rows)]))
+        assert "5 parents" in run("register", path, *at).out
+    details = run("labels", *at, "--json").json["details"]
+    assert {label: one["parent"] for label, one in details.items()} == dict(zip("edcba", "fedcb", strict=True))
 
 
 def test_labels_that_look_alike_are_listed(run: Run, service: Served, url: str) -> None:

@@ -47,7 +47,8 @@ def test_concepts_are_labels(turtle: str) -> None:
     assert wheat == {
         "label": f"{BASE}wheat",
         "name": "Wheat",
-        "description": "durum; spelt; A grass grown for its grain.",
+        "aliases": ["durum", "spelt"],
+        "description": "A grass grown for its grain.",
         "parent": f"{BASE}cereals",
     }
 
@@ -92,12 +93,15 @@ def test_other_formats(turtle: str, tmp_path: Path, suffix: str, form: str) -> N
     assert list(read_concepts(str(path), "en", "uri")) == list(read_concepts(turtle, "en", "uri"))
 
 
-def test_a_description_has_a_limit(turtle: str, tmp_path: Path) -> None:
-    many = ", ".join(f'"{at:0100}"@en' for at in range(100))
+def test_an_alias_names_one_concept_and_texts_have_limits(turtle: str, tmp_path: Path) -> None:
     path = tmp_path / "many.ttl"
-    path.write_text(f"{TURTLE}\nt:wheat skos:altLabel {many} .\n")
-    *_, wheat = read_concepts(str(path), "en", "uri")
-    assert MAX_DESCRIPTION - 102 < len(wheat["description"]) <= MAX_DESCRIPTION
+    path.write_text(
+        f'{TURTLE}\nt:wheat skos:altLabel "Plain"@en, "barley"@en ; skos:definition "{"long " * 2000}"@en .\n'
+        't:cereals skos:altLabel "barley"@en .'
+    )
+    cereals, _, wheat = read_concepts(str(path), "en", "name")
+    assert (cereals["aliases"], wheat["aliases"]) == (["barley"], ["durum", "spelt"])
+    assert len(wheat["description"]) == MAX_DESCRIPTION
 
 
 @pytest.mark.parametrize(
@@ -116,5 +120,8 @@ def test_a_vocabulary_is_registered(run: Run, service: Served, turtle: str) -> N
     run("models", "create", "subjects", "--url", service.url)
     said = run("register", turtle, "--url", service.url, "-m", "subjects", "--concept-label", "notation", "--json")
     assert said.json["registered"] == 3
+    assert said.json["aliases"] == 2
     answer = service.http.post("/models/subjects/classify", json={"text": "durum prices", "names": True}).json()
     assert (answer["labels"][0]["label"], answer["labels"][0]["name"]) == ("633.11", "Wheat")
+    only = {"text": "durum prices", "include": ["spelt"]}
+    assert service.http.post("/models/subjects/classify", json=only).json()["labels"][0]["label"] == "633.11"

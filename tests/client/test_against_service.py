@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 
 import pytest
 
-from abound.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused, Unreachable
+from abound.client import Client, InputInstance, Labelled, Model, Refused, Unreachable
 from tests.support.served import Served, fresh_model, served
 
 
@@ -16,12 +15,6 @@ from tests.support.served import Served, fresh_model, served
 def service() -> Iterator[Served]:
     with served() as running:
         yield running
-
-
-def stream(n: int) -> list[Labelled]:
-    return [
-        Labelled(features={f"f{i % 7}": 1.0, "all": True, "kind": ["a", "b"]}, labels=[f"c{i % 7}"]) for i in range(n)
-    ]
 
 
 def test_a_model_is_taught_and_asked(service: Served) -> None:
@@ -48,9 +41,7 @@ def test_a_model_is_taught_and_asked(service: Served) -> None:
             model.learn("wheat", rejected="grain")
 
 
-def test_a_model_is_created_and_instances_are_given_in_every_way(
-    service: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_created_and_instances_are_given_in_every_way(service, monkeypatch):
     monkeypatch.setenv("ABOUND_URL", service.url)
     with Client() as client:
         model = Model(client, f"{fresh_model(service)}-more")
@@ -61,32 +52,12 @@ def test_a_model_is_created_and_instances_are_given_in_every_way(
             model.create()
         wheat = InputInstance(text="wheat", features={"price": 3.0})
         assert model.learn(wheat, ["grain"]).applied
-        assert model.learn("wheat", ["grain"], features={"price": 3.0}).rank == 1
-        scores = [
-            model.classify(*given, **more).labels[0].score
-            for given, more in (([wheat], {}), (["wheat"], {"features": {"price": 3.0}}))
-        ]
-        assert len(set(scores)) == 1
+        assert model.classify(wheat) == model.classify("wheat", features={"price": 3.0})
         for wrong in (lambda: model.learn(["grain"], "wheat"), lambda: model.learn("wheat", "grain")):
             with pytest.raises(TypeError):
                 wrong()
         with pytest.raises(TypeError, match="not both"):
             model.classify(wheat, text="wheat")
-
-
-def test_a_stream_is_learned_once_and_asked(service: Served) -> None:
-    name = fresh_model(service)
-    with Client(service.url) as client:
-        model = Model(client, name)
-        instances = [*stream(2500), Labelled(labels=["nothing to go by"])]
-        answers = list(model.learn_many(instances))
-        refused = [answer for answer in answers if isinstance(answer, Refused)]
-        assert [one.status for one in refused] == [422]
-        assert len({one.offset for one in answers if not isinstance(one, Refused)}) == 2500
-        assert service.learned(name) == 2500
-        asked = [InputInstance(features={f"f{i}": 1}) for i in range(7)]
-        best = [one.labels[0].label for one in model.classify_many(asked, k=1) if not isinstance(one, Refused)]
-        assert best == [f"c{i}" for i in range(7)]
 
 
 def test_half_of_a_surrogate_pair_ends_no_stream(service: Served) -> None:
@@ -102,20 +73,6 @@ def test_half_of_a_surrogate_pair_ends_no_stream(service: Served) -> None:
     assert service.learned(name) == 2
 
 
-async def test_an_event_loop_teaches_and_asks_at_once(service: Served) -> None:
-    name = fresh_model(service)
-    async with AsyncClient(service.url) as client:
-        model = AsyncModel(client, name)
-        learned = [answer async for answer in model.learn_many(stream(1500))]
-        assert not [one for one in learned if isinstance(one, Refused)]
-        answers = await asyncio.gather(*(model.classify(features={f"f{i % 7}": 1}, k=1) for i in range(50)))
-        assert [one.labels[0].label for one in answers] == [f"c{i % 7}" for i in range(50)]
-        assert (await client.stats(name))["learned"] == 1500
-        assert (await model.learn("late", ["late"])).applied
-        with pytest.raises(Refused):
-            await client.describe("nobody")
-
-
 def test_a_client_can_start_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ABOUND_KEY", "of another service")
     with Client(":memory:") as client:
@@ -126,12 +83,3 @@ def test_a_client_can_start_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch
         url = client.url
     with pytest.raises(Unreachable), Client(url) as client:
         client.models()
-
-
-def test_the_service_of_a_client_that_was_not_closed_ends_with_it() -> None:
-    client = Client(":memory:")
-    url = client.url
-    assert client.ready()
-    del client
-    with pytest.raises(Unreachable), Client(url) as other:
-        other.models()

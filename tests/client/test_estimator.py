@@ -388,6 +388,10 @@ def test_rows_may_be_dicts_and_have_weights() -> None:
     ]
     made = AboundClassifier().fit(rows, ["grain", "crude"])
     assert made.predict([{"text": "wheat"}, {"text": "oil", "n": float("nan")}]).tolist() == ["grain", "crude"]
+    other = AboundClassifier().fit(["wheat", None, "oil"], ["grain", "crude", "crude"])
+    assert other.predict([None, "wheat"]).tolist() == ["crude", "grain"]
+    other = AboundClassifier().fit(np.array([[1.0, np.nan], [np.nan, 1.0]]), ["a", "b"])
+    assert other.predict([[2.0, np.nan], [np.nan, 2.0]]).tolist() == ["a", "b"]
     texts, topics = ["a", "a"], ["x", "y"]
     assert AboundClassifier(passes=1).fit(texts, topics, sample_weight=[1, 0]).predict(["a"]) == ["x"]
     assert AboundClassifier(passes=1).fit(texts, topics, sample_weight=[0, 2]).predict(["a"]) == ["y"]

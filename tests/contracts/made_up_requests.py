@@ -27,6 +27,7 @@ load_all_checks()
 # active feature. So that check is left out; whether a good request is taken is tried by the examples.
 BY_SENSE = CHECKS.get_one("positive_data_acceptance")
 BAD_IS_REFUSED = CHECKS.get_one("negative_data_rejection")
+METHODS = CHECKS.get_one("unsupported_method")
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -78,4 +79,6 @@ def test_no_request_finds_the_service_outside_its_document(case: Any) -> None:
     excluded = [BY_SENSE]
     if case.media_type == "application/x-ndjson":
         excluded.append(BAD_IS_REFUSED)  # a bad line is answered with its problem, in an answer that is good
+    if "/labels/" in case.path:
+        excluded.append(METHODS)  # a label may have any name, such as the end of a path
     case.call_and_validate(base_url=URL, excluded_checks=excluded, timeout=20)

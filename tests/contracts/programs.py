@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
+from contextlib import suppress
 
 import pytest
 import redis
+
+from tests.support.job_worker import until
 
 
 def needs(program: str) -> str:
@@ -18,11 +20,9 @@ def needs(program: str) -> str:
 
 
 def until_it_answers(store: redis.Redis) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            store.ping()
-            return
-        except redis.exceptions.ConnectionError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    def answers() -> bool:
+        with suppress(redis.exceptions.ConnectionError):
+            return bool(store.ping())
+        return False
+
+    until(answers, 30)

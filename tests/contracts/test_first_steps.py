@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tests.contracts.manifests import one_of, pods, rendered
+from tests.contracts.manifests import one_of, rendered
 from tests.contracts.programs import needs
 from tests.documents.blocks import ROOT, block_of
 from tests.documents.session import make_programs
@@ -56,8 +56,6 @@ def test_the_manual_makes_what_the_manifests_ask_for_in_order() -> None:
     assert "--from-literal" not in secret, "every user of the machine could read the password"
     files = set(re.findall(r"/secrets/(\w+)", yaml.safe_dump_all(documents)))
     assert set(re.findall(r"--from-file=(\w+)", secret)) == files == {"url", "password"}
-    volumes = [volume["secret"] for pod in pods(documents) for volume in pod["volumes"] if "secret" in volume]
-    assert {one["secretName"] for one in volumes} == {"abound-store"}
     [(service, port)] = re.findall(r"port-forward service/(\w+) \d+:(\d+)", "\n".join(lines))
     assert int(port) in [one["port"] for one in one_of(documents, "Service", service)["spec"]["ports"]]
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import re
 import subprocess
+import tomllib
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import redis
+import yaml
 
 from abound.datasets.repository import DatasetParams
 from abound.processes.embedded_store import server_program
 from abound.processes.lifetime import dies_with_parent
+from abound.replica.predictions import RememberParams
 from abound.settings import Settings
+from abound.state.snapshots import SnapshotParams
 from abound.versions.retention import VersionParams
 from benchmarks.serving import free_port
 from tests.contracts.manifests import COMPONENTS, FOLDERS, bytes_of, one_of, pods, rendered, rendered_with, templates
-from tests.contracts.programs import until_it_answers
+from tests.contracts.programs import needs, until_it_answers
 
 ROOT = Path(__file__).parents[2]
 VERSION = "1.30"
@@ -98,8 +105,7 @@ def test_a_bucket_takes_the_place_of_the_volume() -> None:
 def admitted(documents: list[dict[str, Any]], name: str, port: int) -> list[dict[str, Any]]:
     [rule] = one_of(documents, "NetworkPolicy", name)["spec"]["ingress"]
     assert [one["port"] for one in rule["ports"]] == [port]
-    found: list[dict[str, Any]] = rule["from"]
-    return found
+    return rule["from"]
 
 
 def test_who_may_reach_what_is_named() -> None:
@@ -211,3 +217,156 @@ def test_files_of_a_bucket_have_a_place_under_the_locked_root(name: str) -> None
     [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == told]
     [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]
     assert bytes_of(volume["emptyDir"]["sizeLimit"]) > VersionParams().cache_bytes
+
+
+# log and snapshots at their bounds fit into the store that the files run
+
+
+def most_in_the_store(settings: dict[str, str]) -> int:
+    """Bytes: a model's log at its bound, remembered instances, and snapshots of all models: one is being written."""
+    log = int(settings["ABOUND_LOG_MAX_LOG_BYTES"]) + RememberParams().most_bytes
+    return log + (SnapshotParams().keep + 1) * int(settings["ABOUND_MAX_MEMORY"])
+
+
+@pytest.mark.parametrize("folder", ["base", "overlays/small"])
+def test_log_and_snapshots_at_their_bounds_fit_into_the_store(folder: str) -> None:
+    """Learning is refused before the store is full; a third more of memory is for rewriting its file."""
+    documents = rendered(folder)
+    spec = one_of(documents, "StatefulSet", "store")["spec"]
+    [store] = spec["template"]["spec"]["containers"]
+    limit = bytes_of(store["resources"]["limits"]["memory"])
+    [variable] = store["env"]
+    assert variable == {"name": "MEMORY", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}
+    [told] = re.findall(r"--maxmemory (\$\(\(.*?\)\)) ", store["args"][0])
+    shell = subprocess.run(["sh", "-c", f"echo {told}"], env={"MEMORY": str(limit)}, capture_output=True, check=True)
+    assert most_in_the_store(one_of(documents, "ConfigMap", "abound")["data"]) <= int(shell.stdout) <= 3 / 4 * limit
+    [claim] = spec["volumeClaimTemplates"]
+    assert bytes_of(claim["spec"]["resources"]["requests"]["storage"]) >= 4 * limit
+
+
+def test_log_and_snapshots_at_their_bounds_fit_into_the_store_of_the_compose_file() -> None:
+    services = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    command = services["store"]["command"]
+    most = command[command.index("--maxmemory") + 1]
+    assert most_in_the_store(services["replica"]["environment"]) <= int(most.removesuffix("gb")) * 2**30
+    assert int(services["store"]["mem_limit"].removesuffix("g")) >= 4 / 3 * int(most.removesuffix("gb"))
+
+
+# what others made is taken as it was tried: by its whole version, or its digest
+
+
+def test_what_builds_it_is_pinned() -> None:
+    """The constraints do not reach the environment that pip builds in."""
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert all(re.fullmatch(r"[a-z]+==[\d.]+", one) for one in requires), requires
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_our_image_is_taken_from_the_node_by_its_version_and_that_of_production_by_its_digest(folder: str) -> None:
+    documents = rendered(folder)
+    images = [(container["image"], container) for pod in pods(documents) for container in pod["containers"]]
+    ours = [(image, container) for image, container in images if re.split("[:@]", image.split("/")[-1])[0] == "abound"]
+    assert len(ours) == 2
+    for image, container in ours:
+        assert container["imagePullPolicy"] == "IfNotPresent"
+        if folder == "overlays/production":
+            assert re.fullmatch(r"\S+/abound@sha256:[0-9a-f]{64}", image)
+        else:
+            assert image == f"abound:{version()}"
+    assert {one["metadata"]["labels"]["app.kubernetes.io/version"] for one in documents} == {version()}
+
+
+def version() -> str:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_every_image_of_others_is_pinned_by_its_whole_version() -> None:
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    store = one_of(rendered("base"), "StatefulSet", "store")["spec"]["template"]["spec"]["containers"][0]["image"]
+    images = {one["image"] for one in compose.values()}
+    assert f"abound:{version()}" in images
+    assert f"\nARG VERSION={version()}\n" in dockerfile
+    images -= {f"abound:{version()}"}
+    assert store in images, "the compose file and Kubernetes run one store"
+    images |= set(re.findall(r"^ARG BASE=(\S+)$", dockerfile, re.MULTILINE))
+    assert len(images) == 5
+    stages = set(re.findall(r"^FROM \S+ AS (\w+)$", dockerfile, re.MULTILINE))
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - stages == {"${BASE}"}
+    pinned = re.compile(r"[a-z/]+:v?\d+\.\d+\.\d+(-[\w.-]+)?(@sha256:[0-9a-f]{64})?")
+    assert [image for image in images if not pinned.fullmatch(image)] == []
+
+
+# the Helm chart is the kustomize base with values
+
+
+CHART = ROOT / "deploy" / "helm" / "abound"
+TEMPLATE = (CHART / "templates" / "abound.yaml").read_text()
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+MANAGED_BY = "app.kubernetes.io/managed-by"
+Json = dict[str, Any]
+
+
+def chart(values: Json) -> list[Json]:
+    """The documents of the chart with each value at its place; without its functions, which only lay out text."""
+    text = re.sub(r"\{\{-? \.Values\.([\w.]+).*? \}\}", lambda found: json.dumps(value_of(values, found[1])), TEMPLATE)
+    return list(yaml.safe_load_all(text))
+
+
+def value_of(values: Json, path: str) -> Any:
+    return reduce(lambda mapping, name: mapping[name], path.split("."), values)
+
+
+def comparable(documents: list[Json]) -> list[Json]:
+    """Documents without what kustomize and Helm do in ways of their own, in one order."""
+    found = copy.deepcopy([one for one in documents if one["kind"] != "Namespace"])
+    for one in found:
+        one["metadata"].pop("namespace", None)
+        if one["kind"] == "ConfigMap":
+            one["metadata"]["name"] = "abound"
+    for one in [*found, *templates(found)]:
+        del one["metadata"]["labels"][MANAGED_BY]
+    for template in templates(found):
+        template["metadata"].pop("annotations", None)
+        for source in template["spec"]["containers"][0].get("envFrom", ()):
+            source["configMapRef"]["name"] = "abound"
+    return sorted(found, key=lambda one: (one["kind"], one["metadata"]["name"]))
+
+
+def test_with_its_defaults_it_is_the_kustomize_base() -> None:
+    base = comparable(rendered("base"))
+    assert len(base) > 10
+    assert comparable(chart(VALUES)) == base
+    assert {one["metadata"]["labels"][MANAGED_BY] for one in chart(VALUES)} == {"Helm"}
+
+
+def test_values_reach_their_places() -> None:
+    """Replicas and the worker, but not the store, are replaced when a setting changes."""
+    resources = {name: {"limits": {"memory": name}} for name in ("replica", "worker", "store")}
+    replicas = {"min": 1, "max": 2, "minAvailable": 0}
+    storage = {"artifacts": {"storageClassName": "nfs"}, "store": {"storageClassName": "disk"}}
+    given = {"image": "ours", "secret": "mine", "settings": {"A": "1"}}
+    documents = chart(given | {"resources": resources, "replicas": replicas, "storage": storage})
+    for kind, name, checksum in (
+        ("Deployment", "replica", given["settings"]),
+        ("Deployment", "worker", given["settings"]),
+        ("StatefulSet", "store", None),
+    ):
+        template = one_of(documents, kind, name)["spec"]["template"]
+        [container] = template["spec"]["containers"]
+        assert (container["image"] == "ours") is (name != "store")
+        assert container["resources"] == resources[name]
+        assert [one["secret"]["secretName"] for one in template["spec"]["volumes"] if "secret" in one] == ["mine"]
+        assert template["metadata"].get("annotations", {}).get("checksum/settings") == checksum
+    assert one_of(documents, "ConfigMap", "abound")["data"] == {"A": "1"}
+    scaler = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (1, 2)
+    assert one_of(documents, "PodDisruptionBudget", "replica")["spec"]["minAvailable"] == 0
+    assert one_of(documents, "PersistentVolumeClaim", "artifacts")["spec"] == storage["artifacts"]
+    [claim] = one_of(documents, "StatefulSet", "store")["spec"]["volumeClaimTemplates"]
+    assert claim["spec"] == storage["store"]
+
+
+def test_helm_has_no_complaints() -> None:
+    done = subprocess.run([needs("helm"), "lint", "--strict", str(CHART)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -43,14 +43,14 @@ def is_exported(name: str, exported: set[str]) -> bool:
 
 
 def test_every_alert_asks_for_metrics_that_there_are_and_has_its_page(exported: set[str]) -> None:
-    pages = (ROOT / "docs" / "operating.md").read_text()
+    pages = (ROOT / "docs" / "runbook.md").read_text()
     alerts = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     assert alerts
     for alert in alerts:
         for name in asked(alert["expr"]):
             assert is_exported(name, exported), (alert["alert"], name)
         assert f"### {alert['alert']}\n" in pages
-        assert alert["annotations"]["runbook"] == f"docs/operating.md#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook"] == f"docs/runbook.md#{alert['alert'].lower()}"
 
 
 def test_every_panel_asks_for_metrics_that_there_are(exported: set[str]) -> None:

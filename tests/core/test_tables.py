@@ -99,7 +99,7 @@ def test_separators_and_quotes(separator):
         (
             'text,label\na,x\n"' + ("y" * 2**16 + "\n") * 256,
             {},
-            "a.csv: line 3: not a row of CSV: the row has over 16777216 bytes",
+            "a.csv: line 3: not a row of CSV: field larger than field limit (16777216)",
         ),
         (b"text,label\na,b\n\xff,c\n", {}, "a.csv: line 3: not UTF-8"),
         ("text,label\n", {"text": ("title",)}, "line 1: there is no column 'title'; the columns are 'text', 'label'"),

@@ -134,6 +134,65 @@ CASES: dict[str, tuple[str, str | bytes, dict[str, Any], list[tuple[Any, Any, An
         {},
         [(("NA",), "x", None), ((), "y", None), ((), "z", None)],
     ),
+    "columns of true and false in an array": (
+        "a.json",
+        '[{"text": "x", "rude": 1, "threat": 0}, {"text": "y", "rude": 0, "threat": 1}]',
+        {"label": ("rude", "threat")},
+        [(("rude",), "x", None), (("threat",), "y", None)],
+    ),
+    "words for nothing in JSON lines": (
+        "a.jsonl",
+        '{"title": "x", "label": "null", "n": "NaN"}\n',
+        {"text": ("title",)},
+        [(("null",), "x", {"n": "NaN"})],
+    ),
+    "codes with zeros in front": (
+        "a.csv",
+        "text,label,zip\nx,a,01234\ny,b,94110\n",
+        {},
+        [(("a",), "x", {"zip": "01234"}), (("b",), "y", {"zip": "94110"})],
+    ),
+    "amounts with brackets": (
+        "a.csv",
+        'label,n\na,"(1,234.50)"\nb,68.69\n',
+        {},
+        [(("a",), None, {"n": -1234.5}), (("b",), None, {"n": 68.69})],
+    ),
+    "amounts with a minus after them": (
+        "a.csv",
+        "label;n\na;1.234,50-\nb;3,00 zł\n",
+        {},
+        [(("a",), None, {"n": -1234.5}), (("b",), None, {"n": 3.0})],
+    ),
+    "dates of two digits with times": (
+        "a.csv",
+        "label,d\na,25.05.26 11:00\nb,02.05.26 9:30\n",
+        {},
+        [
+            (("a",), None, {"d weekday": "Mon", "d month": "5", "d day": "25"}),
+            (("b",), None, {"d weekday": "Sat", "d month": "5", "d day": "2"}),
+        ],
+    ),
+    "dates with names of months": (
+        "a.csv",
+        "label,d\na,21 Jan 2026\n",
+        {},
+        [(("a",), None, {"d weekday": "Wed", "d month": "1", "d day": "21"})],
+    ),
+    "lines before with separators": ("a.csv", "Export\nof,today\n\n" + TABLE, {}, PLAIN),
+    "texts of many lines": (
+        "a.csv",
+        'text;label\n"' + "a, b\n" * 9000 + '";a\nx;b\n',
+        {},
+        [(("a",), "a, b\n" * 9000, None), (("b",), "x", None)],
+    ),
+    "semicolons in a TSV": ("a.tsv", TABLE.replace(",", ";"), {}, PLAIN),
+    "numbers of columns that are values, too": (
+        "a.csv",
+        '"3","x","y"\n"1","v","w"\n',
+        {"text": ("2", "3"), "label": ("1",)},
+        [(("3",), {"2": "x", "3": "y"}, None), (("1",), {"2": "v", "3": "w"}, None)],
+    ),
     "labels between bars": ("a.csv", "text,label\nx,|a|b|\n", {"label_separator": "|"}, [(("a", "b"), "x", None)]),
 }
 
@@ -182,11 +241,15 @@ def test_reading_goes_on_at_the_line_after_a_bad_one(
     [
         ("Größe für Müller, 5 €\n" * 9, "cp1252", "cp1252"),
         ("déjà vu, l'été à Noël\n" * 9, "cp1252", "cp1252"),
+        ("hyvää päivää, äiti\n", "latin-1", "cp1252"),
+        ("proszę książkę, żółty\n" * 9, "cp1250", "cp1250"),
+        ("öğrenci şehir, değil\n" * 9, "cp1254", "cp1254"),
+        ("שלום עולם, מוצר כסף\n" * 9, "cp1255", "cp1255"),
         ("Оплата за услуги, магазин\n" * 9, "cp1251", "cp1251"),
         ("Größe für Müller\n" * 9, "utf-8", "utf-8"),
         ("plain\n", "utf-16-le", "utf_16_le"),
     ],
-    ids=["German", "French", "Russian", "UTF-8", "UTF-16 without a mark"],
+    ids=["German", "French", "Finnish", "Polish", "Turkish", "Hebrew", "Russian", "UTF-8", "UTF-16 without a mark"],
 )
 def test_encodings(text: str, encoding: str, read: str) -> None:
     assert encoding_of(text.encode(encoding)) == read
@@ -240,6 +303,9 @@ WARNINGS = {
     "codes": ("label,mcc\n" + "".join(f"a,{5800 + i % 4}\n" for i in ROWS), "--category mcc"),
     "decimal commas": ("label;n\n" + "".join(f"a;{i},5\na;x{i}\n" for i in ROWS), "--number n reads them"),
     "0 and 1": ("text,label\nx,0\ny,1\n", "the labels are only 0 and 1"),
+    "negative numbers": ("label,n\na,-3\nb,2\n", "n: 1 of 2 numbers are negative; only a model with negative=split"),
+    "yes and no": ("text,label\nx,yes\ny,no\n", "the labels are only yes and no"),
+    "separators in labels": ("text,label\nx,a;b\ny,c;d\n", "most labels have ';' in them"),
     "no labels": ("text,topic\nx,0\n", "there are no labels"),
     "alike": ("text,label\nx,Café\ny,cafe\u0301\n", "labels differ in case, spaces or Unicode form only: 'Café'"),
     "empty": ("text,label,n\nx,a,\ny,b,\n", "n: the column is empty"),

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(page for folder in ("docs", "benchmarks/notes") for page in sorted((ROOT / folder).rglob("*.md"))),
+]
 COMMANDS = ("sh", "console", "python")
 OTHERS = ("mermaid", "json", "yaml", "nginx", "text")
 

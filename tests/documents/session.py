@@ -77,7 +77,7 @@ class Shell:
     def _here(self, text: str) -> str:
         """A command as it is typed here."""
         text = re.sub(r"(localhost|127\.0\.0\.1):8000", self._address, text)
-        return text.replace(".venv/bin/", "")
+        return text.replace(". .venv/bin/activate", "true").replace(".venv/bin/", "")
 
 
 def make_programs(directory: Path) -> Path:

@@ -22,7 +22,7 @@ def clone(tmp_path: Path) -> Path:
         pytest.skip("this is no checkout whose environment make has made")
     first = commands()[0]
     assert first.endswith(" && cd abound")
-    text = first.replace("<this repository>", f"--quiet file://{ROOT} abound")
+    text = first.replace("https://github.com/abound-ml/abound", f"--quiet file://{ROOT} abound")
     done = subprocess.run(["sh", "-c", f"{text} && pwd"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = Path(done.stdout.strip())

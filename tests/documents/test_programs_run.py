@@ -68,6 +68,8 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.accuracy": Small(
         words="--json --only newsgroups20 --only reuters21578 --data {data}", tells=("R@1", "R@5", "MRR")
     ),
+    "benchmarks.data": Small(words="--list --to {data}", says=r"(?s)clinc150 .+ 150 intents\n.+"),
+    "benchmarks.decide": Small(words="shuffles --shuffles 1 --data {data}", says=r"(?s)--- shuffles\n.*all hold\n"),
     "benchmarks.faults": Small(
         words="--json --seed 1 --kills 2", tells=("acknowledged", "learned", "entries"), needs=("nginx",), seconds=600
     ),
@@ -80,6 +82,7 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.kernel": Small(
         words="--json --quick --stream ads --turns 1", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")
     ),
+    "benchmarks.known": Small(words="--json --runs 1 --only bibtex --data {data}", tells=("R@1", "recall@5")),
     "benchmarks.meaning": Small(
         words="--json --only clinc150 --orders 1 --way words --way reranked --data {data}",
         tells=("R@1", "prequential", "us learn", "MB"),

@@ -13,12 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "packages/*/README.md", "examples/**/README.md")
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/notes/*.md", "packages/*/README.md", "examples/**/README.md")
     for path in ROOT.glob(pattern)
     if "node_modules" not in path.parts
 )
 LAB_NOTES = {"CHANGELOG.md", "experiments.md"}
 PROSE = [path for path in MARKDOWN if path.name not in LAB_NOTES]
+WEB = ROOT / "service" / "abound" / "web"
 WIDTH = 100
 CODE = re.compile(r"`[^`]*`")
 
@@ -92,14 +93,24 @@ def test_proselint_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_the_words_are_those_that_engineers_use(path: Path) -> None:
-    text = "\n".join(CODE.sub("``", line) for _, line in passages(path))
-    found = [
+def unusual(text: str) -> list[str]:
+    return [
         f"{match[0]!r}: {advice}"
         for pattern, advice in WORDS.items()
         for match in re.finditer(rf"(?<![\w-])(?:{pattern})(?!\w)".replace(" ", r"\s+"), text, re.IGNORECASE)
     ]
+
+
+@pytest.mark.parametrize("path", sorted(WEB.glob("*.js")), ids=lambda path: path.name)
+def test_the_words_of_the_page_are_those_that_engineers_use(path: Path) -> None:
+    texts = re.findall(r'"[^"\n]* [^"\n]*"|`[^`\n]* [^`\n]*`', path.read_text())
+    assert unusual("\n".join(texts)) == []
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_words_are_those_that_engineers_use(path: Path) -> None:
+    text = "\n".join(CODE.sub("``", line) for _, line in passages(path))
+    found = unusual(text)
     found += [f"{match[0]!r} starts a sentence" for match in re.finditer(STARTS, text, re.MULTILINE)]
     assert found == []
 

@@ -78,25 +78,3 @@ def test_each_message_is_learned_once(service, producer):
     group = consumer_of(producer, "routed")
     assert group.committed([TopicPartition("routed", 0)], timeout=10)[0].offset == 702
     group.close()
-
-
-def test_nothing_is_committed_until_the_service_takes_it(service, producer, monkeypatch, capsys):
-    name = fresh_model(service, max_classes=2)
-    send(producer, "full", b"not JSON", *map(routed, range(3)))
-    consumer = consumer_of(producer, "full")
-    with Client(service.url) as client:
-
-        def make_room(seconds: float) -> None:
-            assert consumer.committed([TopicPartition("full", 0)], timeout=10)[0].offset < 0
-            client.configure(name, {"max_classes": 5})
-
-        monkeypatch.setattr(example.time, "sleep", make_room)
-        assert example.run(consumer, producer, client.model(name), idle_seconds=5) == 3
-        assert consumer.committed([TopicPartition("full", 0)], timeout=10)[0].offset == 4
-    consumer.close()
-    assert "once more in a second" in capsys.readouterr().err
-    assert service.learned(name) == 3
-    rejected = consumer_of(producer, "full.rejected")
-    ends = [rejected.get_watermark_offsets(one, timeout=10) for one in rejected.assignment()]
-    rejected.close()
-    assert sum(high for _, high in ends) == 1, "rejected once, although the batch came twice"

@@ -59,16 +59,3 @@ async def test_a_recorded_project_is_learned_and_predicted(service, monkeypatch)
         }
         assert (await client.post("/webhook", json=many)).json() == {"learned": 2}
         assert service.learned(name) == 3
-
-
-async def test_failures_are_answered_with_their_reason(service, monkeypatch):
-    async with label_studio(monkeypatch, service.url, "absent") as client:
-        answer = await client.post("/webhook", json=BILLING)
-        assert answer.status_code == 502
-        assert "absent" in answer.json()["error"]
-        answer = await client.post("/setup", json=SETUP | {"schema": "<View/>"})
-        assert (answer.status_code, answer.json()) == (
-            422,
-            {"error": "the labelling interface has no <Choices> for a <Text>"},
-        )
-        assert (await client.post("/setup", json=SETUP | {"schema": "<View>"})).status_code == 422

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from abound import Client, Model
-from examples.llm_shortlist.shortlist import CANDIDATES, Chooser, suggest
+from examples.llm_shortlist.shortlist import CANDIDATES
 from tests.support.served import Served, fresh_model
 
 ROOT = Path(__file__).parents[2]
+TEXT = "word7 word7 word7 " + " ".join(f"word{number}" for number in range(30))
 
 
 class Endpoint(BaseHTTPRequestHandler):
@@ -58,30 +59,23 @@ def model(service: Served) -> Iterator[Model]:
         yield model
 
 
-def test_the_shortlist_is_the_prompt_and_only_its_labels_are_accepted(endpoint, model):
-    Endpoint.answer = 'Sure: ["l7", "an invention", "l7", 3]'
-    text = "word7 word7 word7 " + " ".join(f"word{number}" for number in range(30))
-    assert suggest(model, Chooser(endpoint, "small", "secret"), text) == ["l7"]
-    [asked] = Endpoint.asked
-    assert asked["model"] == "small"
-    system, user = asked["messages"]
-    assert user == {"role": "user", "content": text}
-    listed = [json.loads(line) for line in system["content"].splitlines() if line.startswith("{")]
-    assert len(listed) == CANDIDATES
-    assert listed[0] == {"label": "l7", "name": "Charged twice"}
-
-
 def run(service: Served, endpoint: str, model: Model, key: str, reply: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "examples.llm_shortlist.shortlist", model.name, "charged word7"]
+    words = [sys.executable, "-m", "examples.llm_shortlist.shortlist", model.name, TEXT]
     names = {"LLM_URL": endpoint, "LLM_MODEL": "small", "LLM_KEY": key, "ABOUND_URL": service.url}
     return subprocess.run(words, cwd=ROOT, input=reply, capture_output=True, text=True, env={**os.environ, **names})
 
 
 def test_the_program_suggests_asks_and_learns(service, endpoint, model):
-    Endpoint.answer = '["l7"]'
+    Endpoint.answer = 'Sure: ["l7", "an invention", "l7", 3]'
     before = service.learned(model.name)
     assert run(service, endpoint, model, "secret", "\n").returncode == 0
     assert service.learned(model.name) == before
+    [asked] = Endpoint.asked
+    system, user = asked["messages"]
+    assert (asked["model"], user) == ("small", {"role": "user", "content": TEXT})
+    listed = [json.loads(line) for line in system["content"].splitlines() if line.startswith("{")]
+    assert len(listed) == CANDIDATES
+    assert listed[0] == {"label": "l7", "name": "Charged twice"}
     done = run(service, endpoint, model, "secret", "y\n")
     assert (done.returncode, done.stdout) == (0, "suggested: l7\ny, n, or the right labels: learned: l7\n"), done.stderr
     refused = run(service, endpoint, model, "wrong", "y\n")

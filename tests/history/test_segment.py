@@ -20,9 +20,6 @@ from abound.history import history as history_manifest
 from abound.history.archive import ArchiveContext, restart_history, swap_manifest, write_segment
 from abound.history.history import HistoryManifest, HistoryParams
 from abound.history.replay import replay
-from abound.history.retention import (
-    enforce_retention,
-)
 from abound.history.segment import MAGIC, MOST_BYTES, decode_segment, encode_segment
 from abound.log import stream
 from abound.log.stream import Element
@@ -122,7 +119,6 @@ Change = Callable[[Archived, HistoryManifest], Awaitable[None]]
 def in_file(change: Callable[[bytes], bytes] | None) -> Change:
     async def damage(model: Archived, contents: HistoryManifest) -> None:
         path = model.artifacts.path(contents.segments[1].name)
-        assert path is not None
         if change is None:
             path.unlink()
         else:
@@ -133,8 +129,6 @@ def in_file(change: Callable[[bytes], bytes] | None) -> Change:
 
 async def exchanged(model: Archived, contents: HistoryManifest) -> None:
     one, other = (model.artifacts.path(segment.name) for segment in contents.segments[1:3])
-    assert one is not None
-    assert other is not None
     packed = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(packed)
@@ -142,9 +136,6 @@ async def exchanged(model: Archived, contents: HistoryManifest) -> None:
 
 DAMAGES: dict[str, Change] = {
     "flipped": in_file(lambda data: data[:60] + bytes([data[60] ^ 4]) + data[61:]),
-    "truncated": in_file(lambda data: data[:-1]),
-    "empty": in_file(lambda data: b""),
-    "longer": in_file(lambda data: data + b"\0"),
     "missing": in_file(None),
     "exchanged": exchanged,
 }
@@ -172,9 +163,7 @@ async def test_a_damaged_segment_is_named_and_snapshots_stand_without_it(model: 
     assert await model.past(begun.start) == model.every[120:]
 
 
-async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(
-    model: Archived, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(model, monkeypatch):
     """The segment is just what was written; what it was made of was not."""
     contents = await model.archive(HistoryParams(segment_bytes=10**6))
     name, fields = model.every[70]
@@ -219,20 +208,6 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
 def test_garbage_in_the_place_of_a_list_is_damaged(packed: bytes) -> None:
     with pytest.raises(Corrupted):
         history_manifest.parse(packed, ModelKeys("m", "1-0"))
-
-
-async def test_a_damaged_base_is_named(model: Archived) -> None:
-    contents = await model.archive()
-    async with acquire(model.store, model.living.keys) as lease:
-        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
-        kept = await enforce_retention(to, contents)
-    assert kept.base is not None
-    assert kept.segments == []
-    assert (await model.past(kept.start)) == model.every[119:]
-    part = f"{model.living.keys.folder}/index/{kept.base.index}/0"
-    await model.artifacts.delete(part)
-    with pytest.raises(Corrupted, match=r"base of the history .*/index/[^/]*/0.*begin-anew"):
-        await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
 
 
 async def test_a_history_whose_list_or_artifact_store_is_lost_begins_anew(model: Archived, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import httpx
 import pytest
 
 from tests.documents.blocks import block_of
+from tests.support.job_worker import until
 
 ROOT = Path(__file__).parents[2]
 UP = "docker compose -f docker/compose.yaml up --build"
@@ -50,15 +50,11 @@ def running() -> Iterator[subprocess.Popen[bytes]]:
         started.wait(60)
 
 
-def until_ready(started: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + STARTS_SECONDS
-    while time.monotonic() < deadline:
-        assert started.poll() is None, "it ended"
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{URL}/readyz").status_code == 200:
-                return
-        time.sleep(0.5)
-    raise AssertionError(f"not ready after {STARTS_SECONDS:g} seconds")
+def is_ready(started: subprocess.Popen[bytes]) -> bool:
+    assert started.poll() is None, "it ended"
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{URL}/readyz").status_code == 200
+    return False
 
 
 def test_the_image_with_an_extra_has_what_a_bucket_takes():
@@ -69,7 +65,7 @@ def test_the_image_with_an_extra_has_what_a_bucket_takes():
 
 
 def test_what_the_compose_file_starts_learns_and_answers(running):
-    until_ready(running)
+    until(lambda: is_ready(running), STARTS_SECONDS)
     learned = httpx.post(f"{URL}/learn", json={"text": "wheat prices rose", "labels": ["grain"]})
     assert learned.status_code == 200, learned.text
     answer = httpx.post(f"{URL}/classify", json={"text": "wheat", "min_offset": learned.json()["offset"]})

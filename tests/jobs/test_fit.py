@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 from abound.artifacts.artifact_store import ArtifactStore
-from abound.client import Client, Refused
+from abound.client import Client
 from abound.client.local_service import own_service
 from abound.store.key_names import ModelKeys
 from abound.versions import versions as versions
@@ -186,53 +184,12 @@ def test_the_offset_of_a_version_is_that_of_the_last_event_it_learned(place: Pla
     assert place.done("swnn", "shared", S=20)["outcome"]["sizes"]["instances"] == 60
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "field"),
-    [
-        ("swnn", {"S": "many"}, "params.S"),
-        ("swnn", {"alfa": 1}, "params.alfa"),
-        ("swnn", {"held_out": 0.9}, "params.held_out"),
-        ("ff", {"idf": True}, "params.idf"),
-        ("frequency", {"auto": True}, "params.auto"),
-        ("swnn", {"auto": True, "S": 30}, "params.auto"),
-        ("restore", {"to": "yesterday", "reason": "x"}, "params.to"),
-        ("refit", {"search": {"margin": [0.1] * 101}}, "params.search"),
-        ("refit", {"passes": 0}, "params.passes"),
-        ("refit", {"search": {"margin": [0.0, 0.1]}, "held_out": 0}, "params.held_out"),
-        ("refit", {"settings": {"rerank": True}}, "params"),
-    ],
-)
-def test_a_wrong_parameter_is_refused_at_the_door(
-    place: Place, method: str, params: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(Refused) as refused:
-        place.client.submit({"method": method, "params": params})
-    assert (refused.value.status, refused.value.problem["field"]) == (422, field)
-
-
 def test_parameters_are_searched_for(place: Place) -> None:
     job = place.done("ind", auto=False)
     found = place.done("swnn", auto=True)
     assert job["state"] == found["state"] == "succeeded", (job, found)
     assert found["outcome"]["params"].keys() == {"S", "alpha", "beta", "prune"}
     assert found["metrics"]["R@1"] > 0.5
-
-
-@pytest.mark.parametrize("after", [0.0, 0.3, 1.0])
-def test_a_cancelled_fit_stops_and_leaves_nothing(place: Place, after: float) -> None:
-    before = place.files()
-    job = place.client.submit({"method": "unweighted", "params": {"passes": 1000, "tolerance": 0, "edge": 1e6}})
-    while place.client.job(job["id"])["state"] == "queued":
-        time.sleep(0.01)
-    time.sleep(after)
-    with contextlib.suppress(Refused):  # it may have ended
-        place.client.cancel(job["id"])
-    ended = place.client.wait(job["id"])
-    if ended["state"] == "cancelled":
-        assert ended["version"] is None
-        assert place.files() == before
-    else:
-        assert ended["state"] == "succeeded"
 
 
 def test_a_model_without_events_has_nothing_to_fit_on(place: Place) -> None:
@@ -245,25 +202,3 @@ def test_a_model_without_events_has_nothing_to_fit_on(place: Place) -> None:
     job = place.done("ind", "imported")
     assert job["state"] == "failed"
     assert job["error"].startswith("the model imported has learned nothing that history still contains as events")
-
-
-def test_what_is_forgotten_is_not_answered_any_more(place: Place) -> None:
-    client = place.client
-    client.configure("forgetful", {})
-    for label, source in (("c1", "good"), ("bad1", "poison")):
-        rows = [{"features": {"f1": 1.0, f"n{i}": 0.2}, "labels": [label]} for i in range(50)]
-        client.learn("forgetful", {"instances": rows, "source": source})
-
-    def best() -> list[str]:
-        answer = client.classify("forgetful", {"features": {"f1": 1.0}})
-        return sorted(item["label"] for item in answer["labels"])
-
-    before = client.describe("forgetful")
-    tried = place.done("forget", "forgetful", source="poison", reason="how many?", dry_run=True)
-    assert tried["outcome"]["forgotten"] == {"requests": 1, "instances": 50}
-    assert client.describe("forgetful")["digest"] == before["digest"]
-    assert best() == ["bad1", "c1"]
-    job = place.done("forget", "forgetful", source="poison", reason="it was poison")
-    assert (job["state"], job["reason"]) == ("succeeded", "it was poison")
-    assert best() == ["c1"]
-    assert client.stats("forgetful")["learned"] == 50

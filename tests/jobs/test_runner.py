@@ -11,8 +11,6 @@ import pytest
 
 from abound.jobs import fork_server
 from abound.jobs.record import job_key
-from abound.processes.status_pipe import EXIT_REFUSED
-from benchmarks.serving import tree
 from tests.support.job_worker import Office, office, until
 
 
@@ -71,12 +69,6 @@ def test_a_job_that_reaches_its_limit_of_memory_says_what_to_set(place: Office, 
     job = place.ended(place.submit("ending", how=how))
     assert job["error"].startswith("out of memory: the job may allocate 512.0 MiB: set ABOUND_JOBS_MEMORY_BYTES")
     assert (job["state"], job["attempt"]) == ("failed", 1)
-    assert place.files() == []
-
-
-def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
-    job = place.ended(place.submit("ending", how="death once"))
-    assert (job["state"], job["attempt"], job["outcome"]) == ("succeeded", 2, {"attempt": 2})
     assert place.files() == []
 
 
@@ -199,29 +191,3 @@ def test_a_worker_that_stops_gives_its_job_back(place: Office) -> None:
     waiting = place.submit("steps", steps=1)
     place.worker.start()
     assert place.ended(waiting)["attempt"] == 1
-
-
-def test_a_killed_worker_s_job_is_found_and_begun_again(place: Office) -> None:
-    job_id = place.submit("steps", steps=120, seconds=0.05)
-    place.at_work(job_id, progress=0.05)
-    process = job_process_of(place, job_id)
-    place.worker.kill()
-    until(lambda: not os.path.exists(f"/proc/{process}"))
-    assert place.job(job_id)["state"] == "running"
-    assert place.files()
-    place.worker.start()
-    job = place.ended(job_id)
-    assert (job["state"], job["attempt"]) == ("succeeded", 2)
-    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(120))
-
-
-def test_a_worker_whose_process_that_starts_jobs_is_killed_ends_and_gives_its_job_back(place: Office) -> None:
-    """Whatever keeps the worker starts it again."""
-    job_id = place.submit("steps", steps=120, seconds=0.05)
-    place.at_work(job_id, progress=0.05)
-    assert place.worker.process is not None
-    os.kill(tree(place.worker.process.pid)[1], signal.SIGKILL)
-    assert place.worker.process.wait(60) == EXIT_REFUSED
-    assert place.job(job_id)["state"] == "queued"
-    place.worker.start()
-    assert place.ended(job_id)["state"] == "succeeded"

@@ -23,19 +23,11 @@ from tests.support.valkey import Server
 
 
 async def length(replica: Replica) -> int:
-    n: int = await replica.store.client.xlen(replica.model("default").keys.log)
-    return n
+    return await replica.store.client.xlen(replica.model("default").keys.log)
 
 
 async def learn(replica: Replica, one: LearnDraft, **options: object) -> LearnOutcome:
     return (await replica.learn("default", [one], **options))[0]  # type: ignore[arg-type]
-
-
-async def connected(replica: Replica) -> None:
-    """Wait until a replica has its store again."""
-    async with asyncio.timeout(60):
-        while replica.status().log != "connected":  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 # requests at one time share entries; a batch is one entry
@@ -51,19 +43,6 @@ async def test_requests_at_one_time_share_entries(server: Server, start_replica:
     assert all(one.applied and one.durability == "log" and one.ranks is not None for one in learned)
     assert max(offsets) == replica.model("default").offset
     assert replica.model("default").live.n_learned == 200
-
-
-async def test_a_batch_is_one_entry_and_its_instances_follow_each_other(
-    server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(server)
-    one, whole, other = await replica.learn("default", [draft('{"a": 1}', "x"), batch(100), draft('{"a": 1}', "x")])
-    assert await length(replica) == 1
-    assert (one.offset.position, whole.offset.position, other.offset.position) == (0, 1, 101)
-    assert whole.ranks is not None
-    assert (len(whole.ranks), whole.n) == (100, 100)
-    assert one.ranks == [0]
-    assert other.ranks == [1]
 
 
 async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, start_replica: StartReplica) -> None:
@@ -173,31 +152,14 @@ async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(o
 FSYNC = ReplicaParams(durability="fsync")
 
 
-async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(
-    own_server: Server, start_replica: StartReplica
-) -> None:
-    """Valkey answers WAITAOF before it has synced, unless it syncs every command."""
-    replica = await start_replica(own_server, FSYNC)
-    for policy in ("everysec", "always"):
-        with own_server.client() as client:
-            client.config_set("appendfsync", policy)
-        await until(lambda policy=policy: (info := replica.server_info()) is not None and info.appendfsync == policy)
-        if policy == "always":
-            assert (await learn(replica, draft('{"a": 1}', "x"))).durability == "fsync"
-            continue
-        with pytest.raises(StoreUnavailable, match=r"nothing was appended.*CONFIG SET appendfsync always"):
-            await learn(replica, draft('{"a": 1}', "x"))
-    assert await length(replica) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [("no-appendfsync-on-rewrite", "no", "yes"), ("appendfsync", "always", "everysec")],
     ids=["pauses", "policy"],
 )
 async def test_fsync_is_not_claimed_after_the_policy_was_changed(
-    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch, name: str, good: str, bad: str
-) -> None:
+    own_server, start_replica, monkeypatch, name, good, bad
+):
     """The service asks each second what the store is, and behind each append whether that is so."""
     monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(own_server, FSYNC)
@@ -207,9 +169,7 @@ async def test_fsync_is_not_claimed_after_the_policy_was_changed(
         assert (await learn(replica, draft('{"a": 1}', "x"))).durability == level
 
 
-async def test_a_level_is_claimed_only_when_it_is_reached(
-    servers: tuple[Server, Server], start_replica: StartReplica
-) -> None:
+async def test_a_level_is_claimed_only_when_it_is_reached(servers, start_replica):
     primary, copy = servers
     params = ReplicaParams(durability="replica", log=LogParams(wait_store_seconds=8.0))
     replica = await start_replica(primary, params)
@@ -233,8 +193,8 @@ async def test_a_level_is_claimed_only_when_it_is_reached(
     ("name", "wrong", "right"), [("appendonly", "no", "yes"), ("maxmemory-policy", "allkeys-lru", "noeviction")]
 )
 async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
-    start_server: StartServer, start_replica: StartReplica, binary: str | None, name: str, wrong: str, right: str
-) -> None:
+    start_server, start_replica, binary, name, wrong, right
+):
     server = start_server(binary)
     replica = await start_replica(server)
     one = draft('{"a": 1}', "x")
@@ -259,7 +219,6 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
         assert await length(replica) == 1
         status = replica.status()
         assert status.ready
-        assert status.durability is not None
         assert f"CONFIG SET {name} {right}" in str(status.durability.warning)
         live = replica.model("default").live
         assert len(live.rank(one.records[: -len(pack_labels(["x"], Limits()))], 5).class_ids) == 1
@@ -272,7 +231,6 @@ async def test_what_everysec_may_lose_is_said(start_server: StartServer, start_r
     server = start_server(appendfsync="everysec")
     replica = await start_replica(server)
     durability = replica.status().durability
-    assert durability is not None
     assert durability[:2] == ("everysec", ("log",))
     assert "up to 2 s" in str(durability.warning)
     assert "CONFIG SET appendfsync always" in str(durability.warning)

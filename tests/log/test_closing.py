@@ -27,10 +27,8 @@ from abound.store.lease import REPLACEMENT, LeaseLost, acquire
 from abound.store.server_info import CLOSED
 from abound_core.errors import Conflict, NotReady
 from abound_core.types import Offset
-from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach
 from tests.support.streams import append, create
-from tests.support.valkey import Server
 
 LAST = Entry(APPLY_VERSION, b"closing", 1, BoundaryEvent("2-0"))
 
@@ -105,9 +103,7 @@ async def test_whose_lease_has_passed_to_another_process_changes_nothing(store: 
             assert await tail(store, living.keys.log) == before
 
 
-async def test_a_request_that_waits_too_long_is_refused_and_learns_nothing(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_a_request_that_waits_too_long_is_refused_and_learns_nothing(server, start_replica):
     replica = await start_replica(server)
     await teach(replica)
     keys, loop = replica.model("default").keys, asyncio.get_running_loop()

@@ -131,14 +131,6 @@ async def test_a_deleted_log_is_not_taken_for_one_that_lost_its_end(store: Store
     connection.close()
 
 
-async def test_the_tail_of_a_log(store: Store) -> None:
-    assert await stream.tail(store, KEY) == (START, 0, 0)
-    offsets = await fill(store, 10)
-    assert await stream.tail(store, KEY) == (offsets[-1], 10, 0)
-    await store.client.xtrim(KEY, minid=offsets[5].entry, approximate=False)
-    assert await stream.tail(store, KEY) == (offsets[-1], 5, 5)
-
-
 def test_an_address_never_shows_its_password() -> None:
     address = Address.from_url("rediss://user:secret@store.example:7000/3")
     assert (address.username, address.password, address.database) == ("user", "secret", 3)
@@ -182,9 +174,7 @@ async def test_a_store_with_a_password_on_tcp(start_server: StartServer) -> None
         ({"maxmemory-policy": "allkeys-lru"}, "CONFIG SET maxmemory-policy noeviction"),
     ],
 )
-async def test_a_store_that_could_lose_the_log_is_refused(
-    start_server: StartServer, settings: dict[str, str], mend: str
-) -> None:
+async def test_a_store_that_could_lose_the_log_is_refused(start_server, settings, mend):
     server = start_server(**settings)
     store = Store(server.url, server.store_params)
     with pytest.raises(CannotStart, match=mend):
@@ -202,27 +192,22 @@ async def test_a_store_that_does_not_tell_its_configuration_is_taken(start_serve
     await store.close()
 
 
-async def test_a_store_that_is_not_there_is_waited_for_and_then_refused(tmp_path: Path) -> None:
-    store = Store(f"unix://{tmp_path}/none", StoreParams(start_seconds=0.3))
-    with pytest.raises(CannotStart, match=r"no store answers at .*/none"):
-        await store.check()
-    await store.close()
-
-
-async def test_a_server_that_is_no_store_is_refused() -> None:
+async def test_what_is_not_there_or_no_store_is_waited_for_and_then_refused(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    store = Store(f"redis://127.0.0.1:{port}", StoreParams(start_seconds=0.3))
-    with pytest.raises(CannotStart, match=r"no store answers at 127.0.0.1:\d+ .*Protocol error"):
-        await store.check()
-    await store.close()
-    server.close()
-    await server.wait_closed()
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for url, said in (
+            (f"unix://{tmp_path}/none", "no store answers at .*/none"),
+            (f"redis://127.0.0.1:{port}", r"no store answers at 127.0.0.1:\d+ .*Protocol error"),
+        ):
+            store = Store(url, StoreParams(start_seconds=0.3))
+            with pytest.raises(CannotStart, match=said):
+                await store.check()
+            await store.close()
 
 
 def test_levels_that_a_store_can_reach() -> None:
@@ -280,9 +265,7 @@ async def test_commands_in_one_piece(store: Store) -> None:
     assert await store.client.get("n") == b"3"
 
 
-async def test_nothing_of_another_comes_between_commands_in_one_piece(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_of_another_comes_between_commands_in_one_piece(store, monkeypatch):
     """They are one write, so the store has read them all before it begins with the first."""
     connection = await store.open_connection("test")
     written: list[bytes] = []

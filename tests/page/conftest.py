@@ -28,7 +28,9 @@ Create = Callable[..., str]
 VIEWS = {
     "overview": "Overview",
     "try": "Try it",
-    "ask": "Ask me",
+    "ask": "To review",
+    "events": "Events",
+    "files": "Files",
     "labels": "Labels",
     "versions": "Versions and jobs",
     "datasets": "Data sets",

@@ -45,9 +45,12 @@ def settled(page: Any, view: str) -> None:
         expect(page.locator(".rank").first).to_be_visible()
     elif view == "labels":
         page.locator(".label").first.click()
-        expect(page.locator("canvas")).to_be_visible()
+        expect(page.locator(".bars")).to_be_visible()
+    elif view == "events":
+        expect(page.locator("tbody tr").first).to_be_visible()
     elif view == "versions":
         expect(page.get_by_label("Method", exact=True)).to_be_visible()
+        page.get_by_label("Method", exact=True).select_option("swnn")
         page.get_by_text("Parameters", exact=True).click()
 
 
@@ -113,7 +116,7 @@ def active_version_in_the_overview(page: Any) -> None:
 def active_version_ranks(page: Any) -> None:
     serve_version(page)
     to(page, "try")
-    expect(page.get_by_text("A version does not say which features speak for a label")).to_be_visible()
+    expect(page.get_by_text("Only the live index can explain its answers.")).to_be_visible()
 
 
 STATES = [ranked_answers, active_version, active_version_in_the_overview, active_version_ranks]

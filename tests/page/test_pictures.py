@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -15,9 +16,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from abound import Client
+from abound import Client, Labelled, Refused
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, VIEWS, WIDE, Open, http, learn, painted
+from tests.page.conftest import NARROW, VIEWS, WIDE, Open, http, painted
 from tests.page.newsroom import news
 
 pytestmark = [
@@ -26,7 +27,6 @@ pytestmark = [
 ]
 
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "screenshots"
-CORRECTED = "prices of rooftop panels fall as silicon wafers get cheaper"
 TEXT = "the price of wheat: drought in kansas, and a tariff dispute of ministers"
 
 
@@ -83,41 +83,46 @@ def show(page: Any, view: str, url: str) -> None:
     """Bring a view into the state that its picture shows."""
     if view == "overview":
         with traffic(url):
-            painted(page, "How far probabilities were right")
+            painted(page, "Are the probabilities right?")
             page.wait_for_timeout(20_000)
     elif view == "try":
         page.get_by_role("textbox", name="Text").fill(TEXT)
-        painted(page, "Why")
+        expect(page.locator(".bars")).to_be_visible()
         expect(page.locator(".rank .probability").first).to_be_visible()
     elif view == "labels":
         page.locator(".label", has_text="coffee").click()
-        painted(page, "What points to it")
+        expect(page.locator(".bars")).to_be_visible()
     elif view == "versions":
-        painted(page, "Challengers")
+        expect(page.get_by_role("region", name="Challengers", exact=True).locator("tbody tr").first).to_be_visible()
         for box in page.get_by_role("checkbox", name="Compare").all()[:2]:
             box.check()
         expect(page.get_by_text("Side by side", exact=True)).to_be_visible()
     elif view == "datasets":
-        expect(page.locator(".card").nth(1)).to_contain_text("news-2026")
+        expect(page.locator(".card").first).to_contain_text("news-2026")
+    elif view == "events":
+        expect(page.locator("tbody tr").first).to_be_visible()
+    elif view == "files":
+        expect(page.get_by_text("No file chosen.")).to_be_visible()
     elif view == "ask":
         body = {"instances": [{"text": TEXT}, {"text": "oil wheat futures"}], "remember": True}
         http.post(f"{url}/classify", json=body).raise_for_status()
         page.reload()
         expect(page.locator(".rank").first).to_be_visible()
     elif view == "models":
-        expect(page.get_by_role("button", name="Create")).to_be_visible()
+        expect(page.get_by_role("region", name="Create a model")).to_be_visible()
     else:
         expect(page.get_by_text("abound keys create")).to_be_visible()
 
 
 def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
-    """Type a text, see a wrong label first, name the right one, and see it first."""
+    """Type a text, see a wrong label first, name the right one, and see it first for another text."""
     from PIL import Image
 
-    http.put(f"{serving.url}/models/news", json={"update": "sls"}).raise_for_status()
-    for _ in range(3):
-        learn(f"{serving.url}/models/news", list(news(1000, seed=7, change=1)))
-    page = open_page("try", "news", viewport={"width": 900, "height": 880})
+    with Client(serving.url) as client, (DOCUMENTS.parents[1] / "examples/data/tickets.csv").open() as file:
+        client.configure("tickets", {"update": "sls", "calibrate": True})
+        taught = [Labelled(text=row["subject"], labels=[row["queue"]]) for row in csv.DictReader(file, delimiter=";")]
+        assert not any(isinstance(one, Refused) for one in client.model("tickets").learn_many(taught))
+    page = open_page("try", "tickets", viewport={"width": 900, "height": 620})
     images, durations = [], []
 
     def take(milliseconds: int) -> None:
@@ -126,16 +131,23 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
         images.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(64))
         durations.append(milliseconds)
 
+    def write(text: str, first: str) -> None:
+        page.get_by_role("textbox", name="Text").fill("")
+        for word in text.split():
+            page.get_by_role("textbox", name="Text").press_sequentially(f"{word} ")
+            take(250)
+        expect(page.locator(".rank .name").first).to_have_text(first)
+        take(2000)
+
     take(600)
-    for word in CORRECTED.split():
-        page.get_by_role("textbox", name="Text").press_sequentially(f"{word} ")
-        take(250)
-    take(1500)
-    page.get_by_label("Right labels").press_sequentially("solar power")
-    take(900)
+    write("my parcel was stolen from the porch", "delivery")
+    page.get_by_label("Right labels").press_sequentially("theft")
+    take(1200)
     page.get_by_role("button", name="Learn", exact=True).click()
-    expect(page.locator(".rank .name").first).to_have_text("solar power")
-    take(3500)
+    expect(page.locator(".rank .name").first).to_have_text("theft")
+    take(1500)
+    write("someone stole the package on my porch", "theft")
+    take(2500)
     path = DOCUMENTS / "try.gif"
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
     assert path.stat().st_size < 2_000_000

@@ -16,7 +16,7 @@ from tests.page.test_accessible import barriers, fits
 pytestmark = pytest.mark.long
 
 TEXT = "wheat harvest in kansas"
-HEADING = "How far probabilities were right"
+HEADING = "Are the probabilities right?"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,7 @@ def test_a_probability_stands_beside_each_score_and_the_least_may_be_chosen(open
         f"1. {said[0]['label']} probability {chance(said[0]['probability'])} , score {said[0]['score']:.3f}"
     )
     barriers(page)
+    page.get_by_text("Options", exact=True).click()
     page.get_by_label("Least probability").select_option("50 %")
     likely = ranked(sure, min_probability=0.5)
     assert 0 < len(likely) < len(said)
@@ -69,7 +70,7 @@ def test_how_far_probabilities_were_right_is_drawn_and_told(open_page: Open, sur
     said = http.get(f"{sure}/stats").json()["calibration"]
     part = page.get_by_role("region", name=HEADING)
     expect(part.locator("dd").first).to_have_text(
-        f"{said['newest']['error']:.3f} lately, {said['all']['error']:.3f} over all time"
+        f"{said['newest']['error']:.3f} recently, {said['all']['error']:.3f} over all time"
     )
     assert f"Probabilities of the newest {said['newest']['n']:,} labels" in canvas.get_attribute("aria-label")
     part.get_by_text("As a table").click()

@@ -9,7 +9,7 @@ from typing import Any
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, Open, click_twice, http, painted, stats
+from tests.page.conftest import NARROW, Create, Open, click_twice, http, learn, stats
 from tests.page.test_accessible import fits
 
 
@@ -24,10 +24,11 @@ def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) 
     ).json()["labels"]
     expect(page.locator(".rank .name")).to_have_text([one["label"] for one in said])
     expect(first.locator(".score")).to_have_text(f"{said[0]['score']:.3f}")
-    painted(page, "Why")
     why = page.get_by_role("region", name="Why")
-    why.get_by_text("As a table").click()
-    expect(why.locator("tbody tr td:first-child")).to_have_text([one["feature"] for one in said[0]["because"]])
+    expect(why.locator(".bars .break")).to_have_text([one["feature"] for one in said[0]["because"]])
+    expect(why.locator("mark").first).to_have_text("wheat")
+    page.get_by_text("As curl / Python").click()
+    expect(page.get_by_role("region", name="Request for curl")).to_contain_text('"text":"wheat harvest in kansas"')
     page.locator(".rank").nth(1).click()
     expect(why).to_contain_text(f"For {said[1]['label']}")
 
@@ -85,6 +86,62 @@ def test_several_labels_are_chosen_and_learned_together_and_undone(open_page: Op
     expect(page.get_by_text("Forgotten: “grain”, “ships, air”, “aviation”.")).to_be_visible(timeout=120_000)
     expect(page.locator(".rank .name", has_text="aviation")).to_have_count(0)
     assert stats(serving)["learned"] == learned - 1
+
+
+def test_labels_are_found_by_name_and_new_ones_are_asked_for(open_page: Open, create_model: Create) -> None:
+    address = create_model("by-name", update="sls")
+    labels = [{"label": "c7", "name": "Winter wheat"}, {"label": "c8", "name": "Rye"}]
+    http.put(f"{address}/labels", json={"labels": labels}).raise_for_status()
+    learn(address, [{"text": "flour of wheat", "labels": ["c7"]}, {"text": "flour of rye", "labels": ["c8"]}])
+    page = open_page("try", "by-name")
+    page.get_by_role("textbox", name="Text").fill("flour of wheat")
+    expect(page.locator(".rank .name")).to_contain_text(["Winter wheat", "Rye"])
+    typed, chips = page.get_by_label("Right labels"), page.get_by_role("list", name="Chosen").get_by_role("listitem")
+    typed.press_sequentially("WHEAT")
+    expect(page.get_by_role("option")).to_contain_text(["c7"])
+    typed.press("ArrowDown")
+    typed.press("Enter")
+    expect(chips).to_contain_text(["Winter wheat"])
+    typed.fill("rye")
+    typed.press("Enter")
+    expect(chips).to_contain_text(["Winter wheat", "Rye"])
+    typed.fill("wheat")
+    typed.press("Enter")
+    dialog = page.get_by_role("dialog", name="Make a new label “wheat”?")
+    dialog.get_by_role("button", name="Leave it").click()
+    expect(typed).to_have_value("wheat")
+    typed.fill("")
+    page.get_by_role("link", name="Labels").click()
+    page.get_by_role("link", name="Try it").click()
+    expect(page.get_by_role("textbox", name="Text")).to_have_value("flour of wheat")
+    expect(chips).to_contain_text(["Winter wheat", "Rye"])
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned “Winter wheat (c7)”, “Rye (c8)”.")).to_be_visible()
+
+
+def test_an_event_is_corrected_and_undone(open_page: Open, create_model: Create) -> None:
+    address = create_model("events")
+    learn(address, [{"text": "flour of wheat", "labels": ["grain"]}])
+    page = open_page("events", "events", **NARROW)
+    expect(page.locator("tbody tr")).to_contain_text(["grain"])
+    fits(page, 390)
+    page.get_by_role("button", name="Correct").click()
+    expect(page.get_by_text("A correction: labels that you remove are taught as wrong.")).to_be_visible()
+    page.get_by_role("button", name="Remove grain").click()
+    page.get_by_label("Right labels").fill("flour")
+    with page.expect_request("**/learn") as learning:
+        page.get_by_role("button", name="Learn", exact=True).click()
+    assert learning.value.post_data_json["rejected"] == ["grain"]
+    expect(page.get_by_text("Learned “flour”, not “grain”.")).to_be_visible()
+    page.get_by_role("link", name="Correct it under Events").click()
+    rows = page.locator("tbody tr")
+    expect(rows).to_contain_text(["page", "grain"])
+    page.get_by_label("Source").fill("page")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("button", name="Undo").click()
+    page.get_by_role("dialog").get_by_role("button", name="Undo it").click()
+    expect(page.get_by_text("Forgotten.", exact=True).first).to_be_visible(timeout=120_000)
+    assert http.get(f"{address}/stats").json()["learned"] == 1
 
 
 def test_a_wrong_label_is_rejected(open_page: Open) -> None:

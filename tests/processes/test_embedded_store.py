@@ -3,19 +3,18 @@
 import json
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 import redis
 
-from abound.processes import lifetime
 from abound.processes.embedded_store import EmbeddedStore, server_program
-from abound.processes.runtime_dir import LONGEST_PATH, prepare_runtime_dir, runtime_dir
+from abound.processes.lifetime import start_time_of
+from abound.processes.runtime_dir import prepare_runtime_dir
 from abound_core.errors import CannotStart
+from tests.support.job_worker import until
 
 
 @pytest.fixture
@@ -65,17 +64,6 @@ def test_a_directory_with_an_awkward_name(tmp_path):
         assert length(url) == 1
 
 
-def test_stopping_leaves_no_process_and_no_socket(data_dir):
-    store = EmbeddedStore(data_dir)
-    store.start()
-    pid = store.pid
-    store.stop()
-    assert store.pid is None
-    assert lifetime.start_time_of(pid) is None
-    assert not store.runtime_dir.exists()
-    store.stop()
-
-
 def test_a_second_one_on_the_same_directory_is_refused_and_harms_nothing(data_dir, tmp_path):
     with EmbeddedStore(data_dir) as url:
         append(url, 3)
@@ -87,41 +75,16 @@ def test_a_second_one_on_the_same_directory_is_refused_and_harms_nothing(data_di
         assert length(url) == 3
 
 
-PARENT = """
-import sys, time
-from pathlib import Path
-from abound.processes.embedded_store import EmbeddedStore
-store = EmbeddedStore(Path(sys.argv[1]))
-print(store.start(), store.pid, flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture
-def parent(data_dir):
-    """Another process that has a store running on the directory: (process, url, the store's pid)."""
-    process = subprocess.Popen([sys.executable, "-c", PARENT, data_dir], stdout=subprocess.PIPE, text=True)
-    with process:
-        url, pid = process.stdout.readline().split()
-        yield process, url, int(pid)
-        process.kill()
-
-
-def gone(pid, patience=60.0):
-    deadline = time.monotonic() + patience
-    while lifetime.start_time_of(pid) is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return lifetime.start_time_of(pid) is None
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
-def test_the_server_dies_with_a_killed_parent_and_nothing_is_lost(data_dir, parent):
-    process, url, pid = parent
-    append(url, 7)
-    process.kill()
-    assert gone(pid)
-    with EmbeddedStore(data_dir) as url:
-        assert length(url) == 7
+def test_the_server_dies_with_a_killed_parent(data_dir):
+    program = "store = EmbeddedStore(Path(sys.argv[1])); store.start(); print(store.pid, flush=True); time.sleep(600)"
+    program = (
+        f"import sys, time; from pathlib import Path; from {EmbeddedStore.__module__} import EmbeddedStore; {program}"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, data_dir], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    until(lambda: start_time_of(pid) is None)
 
 
 def test_an_orphan_is_ended_before_the_next_start(data_dir):
@@ -190,34 +153,10 @@ def test_damage_that_cutting_off_cannot_mend_offers_no_cutting(data_dir):
     assert "--fix /" not in str(refusal.value)
 
 
-def test_a_server_that_dies_is_noticed_and_can_be_launched_again(data_dir):
-    store = EmbeddedStore(data_dir)
-    append(store.start(), 2)
-    try:
-        os.kill(store.pid, signal.SIGKILL)
-        store.process.wait(60)
-        with pytest.raises(CannotStart, match="ended with exit code -9"):
-            store.load_progress()
-        store.launch()
-        while store.load_progress() < 1.0:
-            time.sleep(0.01)
-        assert length(store.url) == 2
-    finally:
-        store.stop()
-
-
 def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotStart, match=r"cannot use the data directory .*file/data: Not a directory"):
         EmbeddedStore(tmp_path / "file" / "data").start()
-
-
-def test_the_runtime_directory_is_short_whatever_the_temporary_one_is(monkeypatch, tmp_path):
-    deep = tmp_path / ("deep" * 20)
-    deep.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    monkeypatch.setattr("tempfile.tempdir", str(deep))
-    assert len(bytes(runtime_dir(deep))) <= LONGEST_PATH
 
 
 def test_a_runtime_directory_open_to_others_is_refused(tmp_path):

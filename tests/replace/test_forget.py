@@ -34,8 +34,11 @@ async def test_forgetting_a_source_is_as_if_it_had_never_been(lab: Lab, in_histo
     if in_history:
         await lab.archived()
     await lab.teach(*events(5, 6, "bad"), *events(5, 7))
+    before = await lab.living()
+    tried = await lab.run(forget, ForgetParams(source="bad", reason="how many?", dry_run=True), job="try")
+    assert await lab.living() == before
     outcome = await lab.run(forget, ForgetParams(source="bad", reason="asked for"))
-    assert outcome["forgotten"] == {"requests": 30, "instances": 30}
+    assert tried["forgotten"] == outcome["forgotten"] == {"requests": 30, "instances": 30}
     assert outcome["from"] == str(lab.past[20][0])
     await lab.teach(*events(5, 8))
     expected = await lab.without(lambda unit, at: unit.source == "bad")
@@ -64,7 +67,7 @@ async def test_forgetting_a_key_or_a_time(lab: Lab) -> None:
         if unit.key and low.milliseconds <= at.milliseconds <= high.milliseconds
     }
     expected = await lab.without(
-        lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds,
+        lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds
     )
     await lab.same(one, expected)
 

@@ -106,9 +106,7 @@ async def test_what_a_model_was_taught_while_its_file_came_stays(lab: Lab, how: 
     assert indexes_of(lab) == []
 
 
-async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is_changed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is_changed(lab, monkeypatch):
     monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
     one = await lab.replica()
 
@@ -135,9 +133,7 @@ async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is
         await take("third", MemoryBudget(there + (len(LARGE) - head_ends) - 1), LARGE[:head_ends])
 
 
-async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_one_is_refused(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_one_is_refused(lab, monkeypatch):
     monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
     one, upload = await lab.replica(), Upload()
     default = one.model("default")

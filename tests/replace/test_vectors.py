@@ -118,7 +118,6 @@ def high_codes(live: LiveModel) -> set[int]:
 def ranked(live: LiveModel, vector: bytes) -> list[tuple[str, float, float]]:
     """The labels of an instance, with their scores and probabilities."""
     ranking = live.rank_estimated(vector, 5)
-    assert ranking.probabilities is not None
     values = zip(ranking.class_ids.tolist(), ranking.scores.tolist(), ranking.probabilities.tolist(), strict=True)
     return [(live.label(class_id), score, probability) for class_id, score, probability in values]
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 
+import msgspec
 import pytest
 
-from abound.log.events import ConfigureEvent
-from abound.replica.replica import appender_of
+from abound.history import replay
+from abound.log.catalog import CATALOG_KEY, read_catalog
+from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, MarkEvent, encode
+from abound.log.stream import LogParams
+from abound.replica.replica import Replica, ReplicaParams, appender_of
 from abound.replica.storage_status import NO_ARTIFACTS
+from abound.state.snapshots import SnapshotParams
+from abound.store.client import Store
 from abound_core.config import ModelConfig
-from abound_core.errors import (
-    Conflict,
-    InvalidInstance,
-    NotReady,
-    StoreUnavailable,
-    UnknownModel,
-)
+from abound_core.errors import CannotStart, NotReady, StoreUnavailable, UnknownModel
 from abound_core.types import START
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
@@ -24,9 +25,7 @@ from tests.support.streams import drafts
 from tests.support.valkey import Server
 
 
-async def test_the_default_model_is_there_from_the_start_and_only_once(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_the_default_model_is_there_from_the_start_and_only_once(server, start_replica):
     first, second = await asyncio.gather(start_replica(server), start_replica(server))
     assert first.models.names() == second.models.names() == ["default"]
     assert first.model("default").incarnation == second.model("default").incarnation
@@ -71,19 +70,6 @@ async def test_deleting_the_default_model_makes_a_new_one(server: Server, start_
     assert len(await digests(one, other)) == 1
 
 
-async def test_a_change_of_configuration_reaches_all_at_one_offset(server: Server, start_replica: StartReplica) -> None:
-    one, other = await start_replica(server), await start_replica(server)
-    await teach(one)
-    assert (await one.configure("default", {"d_max": 3, "margin": 0.5})).d_max == 3
-    await teach(one, seed=2)
-    assert len(await digests(one, other)) == 1
-    assert other.model("default").live.config.margin == 0.5
-    with pytest.raises(Conflict, match="boolean"):
-        await one.configure("default", {"boolean": True})
-    with pytest.raises(InvalidInstance, match="d_max"):
-        await one.configure("default", {"d_max": -1})
-
-
 async def test_changes_that_contradict_each_other_stop_no_model(server: Server, start_replica: StartReplica) -> None:
     """Each is valid by itself; two replicas check and append them at the same time."""
     one, other = await start_replica(server), await start_replica(server)
@@ -101,9 +87,7 @@ async def test_changes_that_contradict_each_other_stop_no_model(server: Server, 
         assert replica.status().ready
 
 
-async def test_a_replica_catches_up_with_what_another_one_acknowledged(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_a_replica_catches_up_with_what_another_one_acknowledged(server, start_replica):
     one, other = await start_replica(server), await start_replica(server)
     model = other.model("default")
     async with model.paused():  # nothing can be applied
@@ -132,3 +116,89 @@ async def test_a_change_is_answered_once_every_replica_has_it(server: Server, st
         assert not changing.done()
     await changing
     assert other.model("default").live.config.boolean
+
+
+# replicas of one log have the same state; each reports what it is and how far its start is
+
+
+async def test_a_store_that_cannot_reach_the_default_durability_is_refused(server, start_replica):
+    await start_replica(server, ReplicaParams(durability="fsync"))
+    replica = Replica(Store(server.url, server.store_params), ReplicaParams(durability="replica"))
+    with pytest.raises(CannotStart, match="ABOUND_DURABILITY is replica, but the store has no connected replica"):
+        await replica.start()
+    await replica.stop()
+
+
+async def test_start_tells_how_far_it_is(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await replay.compact(replica.store, (await read_catalog(replica.store)).get("default"), SnapshotParams())
+    for seed in range(100):
+        await teach(replica, 1, seed)
+    told: list[tuple[str, float]] = []
+    other = Replica(Store(server.url, server.store_params), ReplicaParams(log=LogParams(read_bytes=1000)))
+    await other.start(lambda stage, progress: told.append((stage, progress)))
+    await other.stop()
+    stages = list(dict.fromkeys(stage for stage, _ in told))
+    last = "opening a connection to append over"
+    assert stages == ["connecting", "loading snapshot of default", "replaying default", last]
+    replaying = [progress for stage, progress in told if stage.startswith("replaying")]
+    assert replaying == sorted(replaying)
+    assert len(set(replaying)) > 3
+    assert replaying[-1] == 1.0
+    assert other.status().stage == "draining"
+
+
+# a log or catalog that cannot be read stops a model or the start, and is never skipped
+
+
+PAYLOAD = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("token")))[0]
+NEWER = msgspec.msgpack.encode((APPLY_VERSION + 1, b"o", 1, ["promote", 1]))
+DAMAGED = {
+    "checksum is wrong": {"e": PAYLOAD, "c": b"00000000"},
+    "cannot be read": {"e": PAYLOAD[:5], "c": b"%08x" % zlib.crc32(PAYLOAD[:5])},
+    "two fields": {"e": PAYLOAD},
+    f"version {APPLY_VERSION + 1}": {"e": NEWER, "c": b"%08x" % zlib.crc32(NEWER)},
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+async def test_an_entry_that_cannot_be_applied_stops_the_model_and_is_never_skipped(server, start_replica, what):
+    replica = await start_replica(server)
+    await replica.models.create("news", ModelConfig())
+    await teach(replica)
+    log = replica.model("default").keys.log
+    entry_id = (await replica.store.client.xadd(log, DAMAGED[what])).decode()
+    await until(lambda: not replica.status().ready)
+    reason = replica.status().reason or ""
+    assert entry_id in reason
+    assert what in reason
+    with pytest.raises(NotReady, match=entry_id):
+        await teach(replica)
+    assert replica.model("default").live.n_learned == 50
+    await teach(replica, name="news")  # the others go on
+    again = await start_replica(server)
+    assert not again.status().ready
+    assert entry_id in (again.status().reason or "")
+    assert again.model("news").live.n_learned == 50
+
+
+async def test_a_damaged_catalog_is_no_start(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await replica.store.client.xadd(CATALOG_KEY, DAMAGED["checksum is wrong"])
+    await until(lambda: not replica.status().ready)
+    assert "catalog" in (replica.status().reason or "")
+    other = Replica(Store(server.url, server.store_params))
+    with pytest.raises(CannotStart, match=r"entry .* of the catalog cannot be applied"):
+        await other.start()
+    await other.stop()
+
+
+async def test_a_log_without_its_beginning_is_no_start(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await teach(replica)
+    offset = await teach(replica, seed=2)
+    await replica.store.client.xtrim(replica.model("default").keys.log, minid=offset.entry, approximate=False)
+    other = Replica(Store(server.url, server.store_params))
+    with pytest.raises(CannotStart, match=r"lost its beginning, and there is no history .*from a backup"):
+        await other.start()
+    await other.stop()

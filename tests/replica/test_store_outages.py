@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 
+import httpx
 import pytest
 
 from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound_core.config import ModelConfig
-from abound_core.errors import (
-    InvalidInstance,
-    StoreUnavailable,
-)
+from abound_core.errors import InvalidInstance, StoreUnavailable
 from abound_core.model.entry_application import Unit
-from tests.support.fixtures import StartReplica
+from tests.support import job_worker
 from tests.support.replicas import digests, teach, until
 from tests.support.served import served
 from tests.support.streams import draft, drafts
-from tests.support.valkey import Server
 
 
 @pytest.mark.parametrize(("bound", "status"), [(None, 200), (0.2, 503)])
@@ -39,9 +36,32 @@ def test_a_replica_cut_off_is_ready_up_to_the_bound(bound, status):
         assert service.http.post("/classify", json={"text": "wheat"}).status_code == 200
 
 
-async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
-    server: Server, start_replica: StartReplica
-) -> None:
+def test_learning_without_a_store_is_refused_in_time_and_says_whether_it_may_have_happened(monkeypatch):
+    monkeypatch.setenv("ABOUND_STORE_REPLY_SECONDS", "0.5")
+    monkeypatch.setattr("abound.api.learn.APPLY_SECONDS", 3.0)
+    with served() as service:
+
+        def learn(key: str) -> httpx.Response:
+            body = {"text": "wheat", "labels": ["grain"]}
+            return service.http.post("/learn", json=body, headers={"Idempotency-Key": key}, timeout=30)
+
+        def until_it_says(log: str) -> None:
+            job_worker.until(lambda: service.http.get("/readyz").json()["log"] == log)
+
+        assert learn("before").status_code == 200
+        service.server.pause()
+        first = learn("one")
+        assert first.status_code == 504
+        assert "same Idempotency-Key may be sent again" in first.json()["detail"]
+        until_it_says("cut off")
+        assert learn("two").status_code == 503
+        service.server.resume()
+        until_it_says("connected")
+        assert learn("one").status_code == 200
+        assert service.learned() == 2
+
+
+async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(server, start_replica):
     replica = await start_replica(server)
     await replica.models.create("news", ModelConfig())
     await teach(replica)
@@ -56,8 +76,8 @@ async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
 
 
 async def test_nothing_is_acknowledged_that_goes_with_the_model_of_a_store_that_was_emptied(
-    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, start_replica, monkeypatch
+):
     monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
     monkeypatch.setattr("abound.replica.heartbeat.TICK_SECONDS", 60.0)
     replica = await start_replica(server)
@@ -69,9 +89,7 @@ async def test_nothing_is_acknowledged_that_goes_with_the_model_of_a_store_that_
         assert not client.exists(replica.model("default").keys.log)
 
 
-async def test_what_min_offset_promises_when_the_store_has_lost_the_event(
-    server: Server, start_replica: StartReplica
-) -> None:
+async def test_what_min_offset_promises_when_the_store_has_lost_the_event(server, start_replica):
     """It is compared with numbers: refused while the log ends before it, and no proof of an event once it does not."""
     replica = await start_replica(server)
     await teach(replica, 5)
@@ -91,9 +109,7 @@ async def test_what_min_offset_promises_when_the_store_has_lost_the_event(
         assert replica.model("default").live.n_learned == 10
 
 
-async def test_nothing_is_read_from_a_server_that_was_made_a_copy(
-    servers: tuple[Server, Server], start_replica: StartReplica
-) -> None:
+async def test_nothing_is_read_from_a_server_that_was_made_a_copy(servers, start_replica):
     """A failover by hand: the connection outlives it, and the log behind it is another one from some moment on."""
     primary, copy = servers
     with primary.client() as old, copy.client() as new:

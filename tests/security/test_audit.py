@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 from structlog.testing import capture_logs
@@ -15,21 +13,6 @@ from abound_core.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from tests.support.valkey import Server
 
 WHO = Actor("abc", "192.0.2.7", "r-1", "198.51.100.1")
-
-
-async def test_an_act_is_kept_with_who_when_and_what(store: Store) -> None:
-    before = time.time()
-    with capture_logs() as lines:
-        await audit.record(store, WHO, "model.create", {"model": "m", "config": {"margin": 0.5}})
-    [act] = await audit.newest_acts(store)
-    assert (act.key, act.address, act.request_id, act.forwarded) == WHO
-    assert (act.action, act.details, act.outcome) == ("model.create", {"model": "m", "config": {"margin": 0.5}}, "done")
-    assert act.reason is None
-    assert abs(act.at - before) < 60  # the store's clock is this machine's
-    [line] = lines
-    assert line["event"] == "audit"
-    assert line["stored"]
-    assert (line["key"], line["request_id"], line["action"]) == ("abc", "r-1", "model.create")
 
 
 async def test_the_outcome_of_a_block_is_kept(store: Store) -> None:
@@ -51,14 +34,6 @@ async def test_the_outcome_of_a_block_is_kept(store: Store) -> None:
         ("done", None),
     ]
     assert kept[2].details == {"model": "m", "bytes": 7}
-
-
-async def test_the_newest_come_first_and_pages_follow_on(store: Store) -> None:
-    for number in range(5):
-        await audit.record(store, WHO, "model.create", {"number": number})
-    first = await audit.newest_acts(store, 2)
-    rest = await audit.newest_acts(store, 10, before=first[-1].id)
-    assert [act.details["number"] for act in first + rest] == [4, 3, 2, 1, 0]
 
 
 async def test_the_log_is_bounded_and_so_is_an_act(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

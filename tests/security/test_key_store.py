@@ -15,6 +15,7 @@ from abound.security.key_ring import KeyRing
 from abound.store.client import Store
 from abound_core.errors import Conflict, InvalidKey, StoreUnavailable
 from benchmarks.serving import free_port
+from tests.support.replicas import until
 from tests.support.valkey import PATIENT, Server
 
 
@@ -34,9 +35,7 @@ async def test_a_change_that_no_copy_of_the_store_confirms_is_an_error() -> None
     try:
         made = await key_store.create(store, KeyTerms(["learn"]))
         with copy.client() as client:
-            async with asyncio.timeout(60):
-                while client.hlen(key_store.KEYS_KEY) < 1:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await until(lambda: client.hlen(key_store.KEYS_KEY))
         await until_copied(store, made.key)
         copy.pause()
         revoked = await key_store.revoke(store, made.key.id)

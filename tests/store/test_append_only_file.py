@@ -24,6 +24,7 @@ from abound.store.replication import rewrite_aof
 from abound.store.server_info import WAITAOF_COMMAND_VERSION, ServerInfo
 from abound_core.errors import CannotStart
 from abound_core.model.entry_application import Unit
+from tests.support import job_worker
 from tests.support.fixtures import StartReplica, StartServer, until_copied
 from tests.support.replicas import teach, until
 from tests.support.served import NDJSON, lines, ndjson, served
@@ -151,9 +152,7 @@ async def test_a_start_waits_until_the_first_file_is_written(slow_server: Server
 
 
 @pytest.mark.parametrize("slow_server", [("yes", None), ("yes", "redis-server")], indirect=True)
-async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
-    slow_server: Server, start_replica: StartReplica
-) -> None:
+async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(slow_server, start_replica):
     """A server that has no WAITAOF does not tell the first rewrite from any later one."""
     replica = await start_replica(slow_server, ReplicaParams(durability="fsync", log=LogParams(wait_store_seconds=0.2)))
 
@@ -161,12 +160,13 @@ async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
         [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
         return learned.durability
 
+    async def is_synced() -> bool:
+        return await level() == "fsync"
+
     with slow_server.client() as client:
         for is_first in (False, True):
             await until(lambda: not is_rewriting(client) and facts(replica).confirms_fsync)
-            async with asyncio.timeout(60):  # the info of the appender's own connection may be a second older
-                while await level() != "fsync":  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await until(is_synced)  # the info of the appender's own connection may be a second older
             slow_down(client, 600)
             if is_first:
                 client.config_set("appendonly", "no")
@@ -189,27 +189,6 @@ async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
 SETTING = "no-appendfsync-on-rewrite"
 
 
-@pytest.fixture
-def pausing(start_server: StartServer) -> Server:
-    return start_server(**{SETTING: "yes"})
-
-
-async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, start_replica: StartReplica) -> None:
-    replica = await start_replica(pausing)
-    durability = replica.status().durability
-    assert durability is not None
-    assert durability[:2] == ("always", ("log",))
-    assert f"CONFIG SET {SETTING} no" in str(durability.warning)
-    [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
-    assert (learned.applied, learned.durability) == (True, "log")
-    with pausing.client() as client:
-        client.config_set(SETTING, "no")
-    async with asyncio.timeout(60):
-        while (facts := replica.server_info()) is None or not facts.syncs_writes:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    assert facts.warning is None
-
-
 def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
     """What came of a remembered instance is answered from memory; how safe it is, the store is asked."""
     with served(durability="fsync") as service:
@@ -225,10 +204,7 @@ def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
         assert set(learn()) == {"fsync"}
         with service.server.client() as client:
             client.config_set(SETTING, "yes")
-        deadline = time.monotonic() + 60
-        while (durability := service.http.get("/readyz").json()["durability"])["levels"] != ["log"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert SETTING in durability["warning"]
+        job_worker.until(lambda: service.http.get("/readyz").json()["durability"]["levels"] == ["log"])
+        assert SETTING in service.http.get("/readyz").json()["durability"]["warning"]
         assert set(learn()) == {"log"}
         assert service.learned() == 1

@@ -18,7 +18,6 @@ from abound.replica.replica import Replica
 from abound.store.client import Store
 from abound_core.errors import AboundError
 from abound_core.types import START, Offset
-from tests.support.fixtures import StartReplica
 from tests.support.lab import Lab, events
 from tests.support.valkey import Server
 
@@ -60,9 +59,7 @@ def restored(dump: Path) -> Server:
     return server
 
 
-async def test_what_is_restored_from_a_backup_is_what_was_there(
-    lab: Lab, tmp_path: Path, start_replica: StartReplica
-) -> None:
+async def test_what_is_restored_from_a_backup_is_what_was_there(lab, tmp_path, start_replica):
     backup, early = tmp_path / "backup", tmp_path / "early"
     living = await lab.living()
     await grow(lab, 1)
@@ -89,7 +86,6 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(
             assert await replica.model(DEFAULT_MODEL).compute_digest() == expected
             await artifacts.join(store)
             contents = await History(store, artifacts, living.keys).manifest()
-            assert contents is not None
             assert START < contents.end < end
             if is_whole:
                 assert (await verify(store, DEFAULT_MODEL, 20, artifacts)).from_start == expected

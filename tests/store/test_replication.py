@@ -11,8 +11,7 @@ import pytest
 
 from abound.jobs.replace import forget
 from abound.replace.forget import ForgetParams
-from abound.store.client import Store
-from abound.store.replication import is_replicated, wait_replicated
+from abound.store.replication import wait_replicated
 from abound.versions import activation
 from abound.versions import retention as version_retention
 from abound.versions import versions as versions
@@ -35,9 +34,7 @@ async def lab(servers: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[L
     await lab.close()
 
 
-async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(
-    servers: tuple[Server, Server], lab: Lab
-) -> None:
+async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(servers, lab):
     primary, copy = servers
     await lab.teach(*events(60, 1), *events(60, 2, "bad"), *events(60, 3))
     await lab.archived()
@@ -67,9 +64,7 @@ async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker
     assert model.live.n_learned == 180
 
 
-async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(
-    servers: tuple[Server, Server], lab: Lab
-) -> None:
+async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(servers, lab):
     copy, keys = servers[1], (await lab.living()).keys
     card = await small_versions.write(lab.artifacts, keys, small_versions.fitted("one"))
     place = activation.ActivationContext(lab.store, lab.artifacts, keys, 2.0)
@@ -86,8 +81,3 @@ async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(
     copy.resume()
     await wait_replicated(lab.store)
     assert await version_retention.retain(lab.store, lab.artifacts, keys, 1) == [card.id]
-
-
-async def test_one_copy_may_be_enough(store: Store) -> None:
-    assert await is_replicated(store)
-    assert await is_replicated(store, 1)

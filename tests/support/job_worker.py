@@ -95,8 +95,7 @@ class Office:
     def job(self, job_id: str) -> dict[str, Any]:
         answer = self.http.get(f"/jobs/{job_id}")
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        return answer.json()
 
     def ended(self, job_id: str, seconds: float = 60.0) -> dict[str, Any]:
         """The job once it has ended."""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from abound.replica.replica import Replica
 from abound_core.types import Offset
 from tests.support.streams import drafts
 
 
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What the condition gives once that is true; it may be a coroutine function."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
+        while True:
+            found = condition()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
             await asyncio.sleep(0.01)
 
 

@@ -64,8 +64,7 @@ def version_of(service: Served, model: str, made: FittedMethod) -> Card:
         await artifacts.join(store)
         return await write(artifacts, service.app.state.parts.replica.model(model).keys, made)
 
-    card: Card = on_store(service.server, make)
-    return card
+    return on_store(service.server, make)
 
 
 def ranked(made: FittedMethod, features: dict[str, Any], k: int) -> list[tuple[str, float]]:

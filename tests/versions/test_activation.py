@@ -2,25 +2,35 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
+import random
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
+from abound.api.classify import Classify
 from abound.log.events import ActivateEvent, PrepareVersionEvent
+from abound.replica import rankers as ranking_pool
 from abound.replica.loaded_versions import ServingParams
+from abound.replica.predictions import RememberParams
 from abound.replica.replica import Replica
+from abound.security.rate_limits import RateLimiter, RateParams
+from abound.settings import Settings
 from abound.state.replicated_model import ReplicatedModel
+from abound.tasks import TimeSlice
 from abound.versions import activation
 from abound.versions import versions as versions
 from abound.versions.activation import activate
 from abound.versions.card import Card
+from abound.versions.ranking import rank_all
 from abound_core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, UnknownVersion
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
-from tests.support.lab import Lab, digest_at, model_of, refitted
+from tests.support.lab import Lab, digest_at, learning, model_of, refitted
 from tests.support.replicas import until
-from tests.support.small_versions import fitted, place, write
+from tests.support.small_versions import FEATURES, fitted, place, write
 from tests.support.streams import drafts
 
 
@@ -51,9 +61,7 @@ async def truth(lab: Lab) -> list[tuple[Offset, str]]:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ESTALE, "stale"), MemoryError()], ids=["OSError", "MemoryError"])
-async def test_a_replica_that_cannot_map_the_active_version_tries_again(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+async def test_a_replica_that_cannot_map_the_active_version_tries_again(lab, monkeypatch, error):
     one = await lab.replica()
     await one.learn("default", drafts(40))
     card = await version(lab)
@@ -71,9 +79,7 @@ async def test_a_replica_that_cannot_map_the_active_version_tries_again(
     assert observe(late) == (model(late).offset, card.id)
 
 
-async def test_a_replica_without_the_artifact_store_answers_nothing_until_the_index_is_active_again(
-    lab: Lab,
-) -> None:
+async def test_a_replica_without_the_artifact_store_answers_nothing_until_the_index_is_active_again(lab):
     one, blind = await lab.replica(), await lab.replica(artifacts=False)
     await one.learn("default", drafts(40))
     card = await version(lab)
@@ -130,7 +136,6 @@ async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(l
     with pytest.raises(ArtifactsUnavailable, match="ABOUND_ARTIFACTS_URL"):
         await activate((await here(lab))._replace(artifacts=None), card.id, "a test")
     folder = lab.artifacts.path(versions.folder(model(one).keys, card.id))
-    assert folder is not None
     broken = next(path for path in folder.iterdir() if path.suffix == ".npy")
     broken.write_bytes(broken.read_bytes()[:-1] + b"\xff")
     with pytest.raises(Corrupted):
@@ -162,3 +167,82 @@ async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(lab
         assert set(model(one).versions or {}) == {first.id, second.id}
     await until(lambda: set(model(one).versions or {}) == {second.id})
     assert await truth(lab) == []
+
+
+# requests while versions come and go: every answer is held against the log
+
+
+def active_at(switches: list[tuple[Offset, str]], offset: Offset) -> str:
+    return ([LIVE] + [version for at, version in switches if at[:2] <= offset[:2]])[-1]
+
+
+class RouteCaller:
+    """What a replica answers over HTTP, without HTTP."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.rankers = ranking_pool.Rankers(replica.loaded_versions, replica.params.serving)
+        rates = RateLimiter(replica.store, RateParams())
+        self.work = Classify(replica, Settings(), RememberParams(), rates, self.rankers)
+
+    async def ask(self, **request: Any) -> dict[str, Any] | None:
+        """An answer; None when there is none for now."""
+        body = json.dumps(request).encode()
+        try:
+            answer = self.work.answer(self.replica.models.trusted("default"), body, {}, None)
+            if not isinstance(answer, bytes):
+                _, answer = await answer
+        except NotReady:
+            return None
+        return json.loads(answer)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(lab, seed, monkeypatch):
+    rng = random.Random(seed)
+
+    def rank_slowly(asked: Any) -> Any:
+        time.sleep(rng.random() * 0.01)  # an activation may come meanwhile
+        return rank_all(asked)
+
+    monkeypatch.setattr(ranking_pool, "rank_all", rank_slowly)
+    monkeypatch.setattr(TimeSlice, "due", lambda self: rng.random() < 0.2)
+    replicas = [await lab.replica() for _ in range(3)]
+    callers = [RouteCaller(replica) for replica in replicas]
+    await replicas[0].learn("default", drafts(50))
+    keys = (await lab.living()).keys
+    made = {(await write(lab.artifacts, keys, one)).id: one for one in (fitted("one"), fitted("two", 7))}
+    told: list[tuple[str, str, list[str]]] = []
+    stop = False
+
+    def note(answer: dict[str, Any]) -> None:
+        told.append((answer["offset"], answer["version"], [one["label"] for one in answer.get("labels", [])]))
+
+    async def classify(caller: RouteCaller) -> None:
+        while not stop:
+            features = rng.choice(FEATURES)
+            alone = await caller.ask(features=features, k=3)
+            if alone is not None:
+                note(alone)
+            batch = await caller.ask(instances=[{"features": rng.choice(FEATURES)} for _ in range(8)])
+            if batch is not None:
+                for result in [*batch["results"], {**batch, "labels": []}]:
+                    note(result)
+            await asyncio.sleep(0)
+
+    asking = [asyncio.create_task(classify(caller)) for caller in callers]
+    async with learning(replicas[0]), learning(replicas[1], 5000):
+        for name in rng.choices([*made, LIVE], k=5):
+            at = await activate(place(lab.store, lab.artifacts, keys), name, "a test")
+            await until(lambda at=at: all(replica.model("default").offset > at for replica in replicas))
+    stop = True
+    await asyncio.gather(*asking)
+    switches = await truth(lab)
+    assert {version for _, version, _ in told} >= {version for _, version in switches}
+    known = {version: set(one.labels) for version, one in made.items()}
+    for offset, version, labels in told:
+        assert version == active_at(switches, Offset.parse(offset)), offset
+        if version != LIVE:
+            assert set(labels) <= known[version]
+    for caller in callers:
+        caller.rankers.close()

@@ -83,6 +83,24 @@ class DenseRows:
         if self._weights.size:
             self._take_room(0, 0)
 
+    def move_classes(self, flows: Flows) -> None:
+        """Add the columns of some classes to those of their targets; one beyond what rows can hold gets nothing."""
+        n_features, n = self._size()
+        moving = {class_id: flow for class_id, flow in flows.items() if class_id < n}
+        most = max([n, *(target + 1 for flow in moving.values() for target in flow)])
+        if self.in_use:
+            if max(n_features, 1) * most > MOST_CELLS or most > MOST_IN_ROW:
+                most = n
+            self.make_room(n_features, most)
+            for columns in (self._weights.T, self._classes.T):
+                given = columns[list(moving)]
+                columns[list(moving)] = 0
+                for column, flow in zip(given, moving.values(), strict=True):
+                    for target in flow:
+                        if target < most:
+                            columns[target] += column
+        self._counters[sls_rows.N_CLASSES] = most
+
     def _take_room(self, capacity: int, stride: int) -> None:
         self._weights = np.zeros((capacity, stride), np.float32)
         self._steps = np.zeros(capacity, np.float64)
@@ -145,30 +163,6 @@ class DenseRows:
             self._weights[:] = weights.reshape(of)
             self._steps[:] = steps
             self._classes[:] = intercepts, times
-
-
-def relabelled_rows(arrays: Mapping[str, npt.NDArray[Any]], flows: Flows) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of the rows after a move (``Index.relabelled``).
-
-    The columns of a class are added to those of its targets. A target beyond what rows can hold gets nothing.
-    """
-    form, weights, steps, intercepts, times = (arrays[name] for name in ARRAYS)
-    form, n, n_features = form.copy(), int(form[1]), len(steps)
-    moving = {class_id: flow for class_id, flow in flows.items() if class_id < n}
-    form[1] = max([n, *(target + 1 for flow in moving.values() for target in flow)])
-    if not form[0]:
-        return {"form": form}
-    if max(n_features, 1) * int(form[1]) > MOST_CELLS or form[1] > MOST_IN_ROW:
-        form[1] = n
-    columns = np.vstack([weights.reshape(n_features, n), intercepts, times]).astype(np.float64)
-    moved = np.hstack([columns, np.zeros((n_features + 2, int(form[1]) - n))])
-    moved[:, list(moving)] = 0.0
-    for class_id, flow in moving.items():
-        for target in flow:
-            if target < form[1]:
-                moved[:, target] += columns[:, class_id]
-    weights = moved[:-2].astype(np.float32).ravel()
-    return dict(zip(ARRAYS, (form, weights, steps, moved[-2].copy(), moved[-1].copy()), strict=True))
 
 
 def _roomy(n_features: int, n_classes: int) -> tuple[int, int]:

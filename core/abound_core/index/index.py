@@ -28,7 +28,7 @@ from abound_core.index import relabel_kernels as relabel
 from abound_core.index import sls_rows_kernels as sls_rows
 from abound_core.index.arrays import ARRAYS, SQUARES_ARRAYS, export_index, import_index
 from abound_core.index.dense_rows import ARRAYS as ROWS_ARRAYS
-from abound_core.index.dense_rows import DenseRows, Flows, relabelled_rows
+from abound_core.index.dense_rows import DenseRows, Flows
 from abound_core.index.layout_kernels import Feedback, IndexArrays
 from abound_core.index.params import IndexParams
 from abound_core.types import Ranking
@@ -305,33 +305,25 @@ class Index:
         of_rows = self._rows.to_arrays() if self.kernel_params.most_cells else {}
         return export_index(self.arrays, self.kernel_params.squares) | of_rows
 
-    def relabelled(self, flows: Flows, n_classes: int) -> Index:
-        """Return an index in which the connections of some classes have moved to others; only reads this one.
+    def move_classes(self, flows: Flows, n_classes: int) -> None:
+        """Move the connections of some classes to others.
 
         ``flows`` has for each class that moves its targets, below ``n_classes``, each with its part.
         """
-        arrays, params = self.to_arrays(), self.kernel_params
-        sizes = np.ones(n_classes, np.int64)
-        for class_id, flow in flows.items():
-            sizes[class_id] = len(flow)
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        targets, parts = np.repeat(np.arange(n_classes, dtype=np.int32), sizes), np.ones(starts[-1])
-        for class_id, flow in flows.items():
-            own = slice(starts[class_id], starts[class_id + 1])
-            targets[own], parts[own] = list(flow), list(flow.values())
-        n = int(sizes[arrays["class_ids"]].sum())
-        names = ("class_ids", "weights", "steps") if params.squares else ("class_ids", "counts")
-        given = [arrays[name] for name in names]
-        moved = [np.empty(n, array.dtype) for array in given]
-        to = starts, targets, parts
-        if params.squares:
-            n = relabel.move_weights(arrays["lengths"], *given, to, params.slots, params.shared, *moved)
-        else:
-            n = relabel.move_counts(arrays["lengths"], arrays["totals"], *given, to, params.w_min, params.leak, *moved)
-        arrays |= {name: array[:n] for name, array in zip(names, moved, strict=True)}
-        if params.most_cells:
-            arrays |= relabelled_rows(arrays, flows)
-        return Index.from_arrays(self.params, arrays, n_classes)
+        sizes = np.zeros(n_classes + 1, np.int64)
+        sizes[[class_id + 1 for class_id in flows]] = [len(flow) for flow in flows.values()]
+        moves = [move for class_id in sorted(flows) for move in flows[class_id].items()]
+        targets, parts = (np.array(part) for part in zip(*moves, strict=True))
+        units = 1
+        feature = 0
+        while units:
+            given = np.cumsum(sizes), targets, parts
+            feature, units = relabel.move_connections(self.arrays, self.kernel_params, given, feature)
+            self.make_room(0, 0, 0, units)
+        if self.kernel_params.most_cells:
+            self._rows.move_classes(flows)
+            self.make_room(0, self.n_classes)
+            self._dirty[:] = 1
 
     @classmethod
     def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]], n_classes: int = 2**31) -> Index:
@@ -370,7 +362,7 @@ def warmup(update: Literal["fsu", "sls"]) -> None:
     plain.explain(ids, values, 0)
     plain.digest()
     Index.from_arrays(params, plain.to_arrays()).forget_feature(0)
-    plain.relabelled({}, 1)
+    plain.move_classes({0: {0: 1.0}}, 1)
     relabel.count_connections(plain.arrays, 0, 0, np.zeros(1, np.int64))
     sls_rows.forget(plain.arrays, np.uint64(0))
     if update == "fsu":

@@ -1,39 +1,39 @@
 """Moves of connections from classes to others, when labels are merged or split.
 
-Each connection of a class that moves is replaced by one for each of its targets; several of a feature to one target
-become one. With ``fsu`` their counts are added, each times the part of the target; then connections below ``w_min`` are
-dropped as in learning. With ``sls`` the largest weight in size is kept, and their step sums are added. The weights are
-not, because learning leaves a wrong class alone that scores .3 less than the true one: together two of them would
-score more. In a list of ``slots`` connections a new one replaces the weakest.
+With ``fsu`` the count of a connection, times the part of the target, is added to that of the target like an
+observation, but for the total. With ``sls`` the largest weight in size is kept, and step sums are added. The weights
+are not, because learning leaves a wrong class alone that scores .3 less than the true one: together two of them would
+score more.
 """
 
 import numpy as np
 
-from abound_core.index.layout_kernels import MAX_LENGTH, U24, length_of, memory_of
-from abound_core.index.sls_kernels import STEPS_MASK, STEPS_ONE, slots_of, weight_of, weighted_record
+from abound_core.index.fsu_kernels import find_narrow, store_update, update_connection
+from abound_core.index.layout_kernels import (
+    CLASS_MASK,
+    LONGEST,
+    MAX_LENGTH,
+    N_CONNECTIONS,
+    N_FEATURES,
+    UNITS,
+    USED,
+    WIDE_FLAG,
+    add_to,
+    block_of,
+    by_rule,
+    class_of,
+    first_id,
+    length_of,
+    make_header,
+    mark_dirty,
+    memory_of,
+    size_of,
+)
+from abound_core.index.learning_kernels import PADDING, most_units, most_units_in_lists
+from abound_core.index.sls_kernels import insert, most_slots, steps_of, weight_of, weighted_record
 from abound_core.index.votes_kernels import connection
 from abound_core.numba.decorators import inlined, inner, kernel
-from abound_core.numba.intrinsics import U2, load_word
-from abound_core.numba.top_k import comes_before
-
-
-@inlined
-def _weakest(weights, first, end):
-    place = first
-    for at in range(first + 1, end):
-        if abs(weights[at]) < abs(weights[place]):
-            place = at
-    return place
-
-
-@inner
-def _order(class_ids, counts, first, end):
-    for i in range(first + 1, end):
-        class_id, count, at = class_ids[i], counts[i], i
-        while at > first and comes_before(count, class_id, counts[at - 1], class_ids[at - 1]):
-            class_ids[at], counts[at] = class_ids[at - 1], counts[at - 1]
-            at -= 1
-        class_ids[at], counts[at] = class_id, count
+from abound_core.numba.intrinsics import U0, U1, U2, load_float, load_id, load_word, store_id, store_word
 
 
 @kernel
@@ -46,77 +46,91 @@ def count_connections(arrays, first, end, counts):
             counts[connection(memory, header, at)[0]] += 1
 
 
+@inlined
+def read_count(memory, header, at):
+    class_id, count = connection(memory, header, at)
+    return np.uint64(class_id), count, 0.0
+
+
+@inlined
+def read_weight(memory, header, at):
+    record = load_word(memory.arena, block_of(header) + at)
+    return class_of(record), weight_of(record), steps_of(record)
+
+
+@inner
+def add_count(memory, params, header, total, class_id, count, steps, most):
+    return update_connection(memory, params, header, max(total - count, 0.0), count, class_id, block_of(header))
+
+
+@inner
+def add_weight(memory, params, header, total, class_id, weight, steps, most):
+    first, end = block_of(header), block_of(header) + length_of(header)
+    at = find_narrow(memory.arena, first, end, class_id)
+    if at == end:
+        return insert(memory, header, weighted_record(class_id, weight, steps), most), total
+    other = load_word(memory.arena, at)
+    weight = weight if abs(weight) > abs(weight_of(other)) else weight_of(other)
+    store_word(memory.arena, at, weighted_record(class_id, weight, steps + steps_of(other)))
+    return header, total
+
+
+@inlined
+def copy_connection(memory, header, at, to):
+    first, ids = block_of(header), first_id(header)
+    store_word(memory.arena, first + to, load_word(memory.arena, first + at))
+    if header & WIDE_FLAG:
+        store_id(memory.arena, ids + to, load_id(memory.arena, ids + at))
+
+
 @kernel
-def move_counts(lengths, totals, class_ids, counts, flows, w_min, leak, ids_out, counts_out):
-    """Move the connections of an exported index with ``fsu``; ``lengths`` and ``totals`` change in place.
+def move_connections(arrays, params, flows, first):
+    """Move the connections of features from ``first`` on.
 
     Parameters
     ----------
-    flows : tuple of int64, int32, float64 arrays
-        For each class where its targets begin, with the end of the last; the targets; and their parts. A class that
-        does not move is its own target.
-    ids_out, counts_out
-        Written, like ``class_ids`` and ``counts``; as long as if no two connections became one.
+    flows : tuple of int64, int64, float64 arrays
+        For each class where its targets begin, with the end of the last one; the targets; and their parts. A class
+        without targets does not move.
 
     Returns
     -------
-    n : int
-        Number of connections.
+    feature, units : int
+        The feature that needs so many units of free space in the arena; units 0: all have moved.
     """
+    memory = memory_of(arrays)
     starts, targets, parts = flows
-    places, end, n = np.full(len(starts) - 1, -1, np.int64), 0, 0
-    for feature in range(len(lengths)):
-        at, first, moved = end, n, False
-        end += np.int64(lengths[feature])
-        while at < end:
-            class_id = class_ids[at]
-            for j in range(starts[class_id], starts[class_id + 1]):
-                target = targets[j]
-                moved |= target != class_id
-                if first <= places[target] < n:
-                    counts_out[places[target]] += counts[at] * parts[j]
-                else:
-                    places[target], ids_out[n], counts_out[n] = n, target, counts[at] * parts[j]
-                    n += 1
-            at += 1
-        if not moved:
+    read = by_rule(params, read_count, read_weight)
+    add = by_rule(params, add_count, add_weight)
+    moving = np.empty(np.int64(MAX_LENGTH) + 1, np.int64)
+    values, steps = np.empty(len(moving)), np.empty(len(moving))
+    for feature in range(np.uint64(first), load_word(memory.counters, N_FEATURES)):
+        before, total = load_word(memory.headers, feature * U2), load_float(memory.headers, feature * U2 + U1)
+        length, size, n, m = length_of(before), size_of(before), 0, U0
+        for at in range(length):
+            moving[n], values[n], steps[n] = read(memory, before, at)
+            more = np.uint64(starts[moving[n] + 1] - starts[moving[n]])
+            n, m = n + np.int64(more > U0), m + more
+        if n == 0:
             continue
-        _order(ids_out, counts_out, first, n)
-        dropped = 0.0
-        while n > first and (counts_out[n - 1] / totals[feature] < w_min or n - first > np.int64(MAX_LENGTH)):
-            n -= 1
-            dropped += counts_out[n]
-        lengths[feature] = n - first
-        if not leak:
-            totals[feature] = max(totals[feature] - dropped, 0.0) if n > first else 0.0
-    return n
-
-
-@kernel
-def move_weights(lengths, class_ids, weights, steps, flows, slots, shared, ids_out, weights_out, steps_out):
-    """Move the connections of an exported index with ``sls``, as ``move_counts`` does; parts are ignored."""
-    starts, targets, _ = flows
-    places, end, n = np.full(len(starts) - 1, -1, np.int64), 0, 0
-    slots = slots_of(slots, shared, np.uint64(len(lengths)))
-    for feature in range(len(lengths)):
-        at, first = end, n
-        end += np.int64(lengths[feature])
-        most = max(np.int64(slots), end - at)
-        while at < end:
-            for j in range(starts[class_ids[at]], starts[class_ids[at] + 1]):
-                target, weight, step = targets[j], np.float64(weights[at]), np.float64(steps[at]) / STEPS_ONE
-                place = places[target]
-                if first <= place < n and ids_out[place] == target:
-                    other = np.float64(weights_out[place])
-                    weight = weight if abs(weight) > abs(other) else other
-                    step += np.float64(steps_out[place]) / STEPS_ONE
-                elif n - first < most:
-                    place, n = n, n + 1
-                else:
-                    place = _weakest(weights_out, first, n)
-                record = weighted_record(np.uint64(0), weight, step)
-                places[target], ids_out[place] = place, target
-                weights_out[place], steps_out[place] = weight_of(record), (record >> U24) & STEPS_MASK
-            at += 1
-        lengths[feature] = n - first
-    return n
+        most = max(most_slots(memory, params), length)
+        units = most_units_in_lists(size, length, m, most) if params.squares else most_units(size, length, m)
+        units += UNITS[size] + PADDING  # of a block that shrinks
+        if units > memory.n_units - load_word(memory.counters, USED):
+            return np.int64(feature), np.int64(units)
+        left = U0
+        for at in range(length):
+            class_id = np.int64(read(memory, before, at)[0])
+            if starts[class_id] == starts[class_id + 1]:
+                copy_connection(memory, before, at, left)
+                left += U1
+        header = make_header(block_of(before), left, size, before)
+        for i in range(n):
+            for j in range(starts[moving[i]], starts[moving[i] + 1]):
+                own, class_id = values[i] if params.squares else values[i] * parts[j], np.uint64(targets[j])
+                if not params.squares or class_id <= CLASS_MASK:
+                    header, total = add(memory, params, header, total, class_id, own, steps[i], most)
+        mark_dirty(memory, feature)
+        add_to(memory, N_CONNECTIONS, store_update(memory, feature, before, header, total))
+        store_word(memory.counters, LONGEST, max(load_word(memory.counters, LONGEST), length_of(header)))
+    return np.int64(load_word(memory.counters, N_FEATURES)), 0

@@ -32,11 +32,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from itertools import takewhile
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from abound_core.errors import InvalidInstance, Malformed, Undecodable
+from abound_core.errors import InvalidInstance, Malformed, WrongOption
 from abound_core.instances.dense_vector import to_int8
 from abound_core.instances.encoded_vector import EncodedVector, Numbers
 from abound_core.instances.json_fallback import nan_hint
@@ -57,8 +58,7 @@ _PLAIN_PAIRS = re.compile(rb"(?:%b(?: %b)*)?" % (_PLAIN_PAIR, _PLAIN_PAIR))
 _PLAIN_ID = re.compile(rb"(\d+):")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetInstance:
+class DatasetInstance(msgspec.Struct, frozen=True, kw_only=True):
     """An instance as parsed from a file."""
 
     labels: tuple[str, ...] = ()  # empty for an instance without true labels
@@ -67,7 +67,7 @@ class DatasetInstance:
     vector: list[float] | EncodedVector | None = None  # a dense vector, not validated beyond its type
     file: str = ""  # name of the file in messages
     line: int = 0  # line number in the file, from 1; 0 if the instance is not from a file
-    fields: tuple[str, ...] = ()  # the names of the columns of a table, or of the fields of a JSON line without labels
+    fields: tuple[str, ...] = ()  # the names of the columns of a table
     # rejected, ignored: labels that are wrong, and labels that were shown and not chosen
     rejected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -226,14 +226,12 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
     if not line.strip():
         return None
     try:
-        fields, names = _decoded(line, ignore)
+        fields = _decoded(line, ignore)
     except RecursionError:
         raise Malformed("not an instance in JSON: it is nested too deeply") from None
     features = None if bytes(fields.features) == b"null" else bytes(fields.features)
     if fields.text is None and features is None and fields.vector is None:
-        raise Malformed(
-            f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
-        )
+        raise Malformed(f"an instance needs text, features or a vector; this one has {_listed(_names_of(line))}")
     return DatasetInstance(
         labels=_labels_of(fields),
         text=fields.text,
@@ -241,14 +239,40 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
         vector=fields.vector,
         file=file,
         line=number,
-        fields=names,
-        rejected=tuple(label_texts(fields.rejected or (), False)),
-        ignored=tuple(label_texts(fields.ignored or (), False)),
-        weight=1.0 if fields.weight is None else fields.weight,
-        none=fields.none,
-        key=fields.key,
-        source=fields.source,
+        **_event_fields(fields),
     )
+
+
+OWN_FIELDS = (
+    "features",
+    "rejected",
+    "ignored",
+    "weight",
+    "none",
+    "key",
+    "source",
+)  # that lines keep where fields have roles
+
+
+def with_own_fields(instance: DatasetInstance, own: dict[str, Any]) -> DatasetInstance:
+    """Return the row of a JSON line with the fields that it has of its own; its features are joined with theirs."""
+    fields = {name: value for name, value in own.items() if name != "features"}
+    given = _event_fields(msgspec.convert(fields, _JsonInstance))
+    parts = (instance.features, msgspec.json.encode(own.get("features", {})))
+    features = b",".join(part[1:-1] for part in parts if part is not None and part != b"{}")
+    given = {name: given[name] for name in fields} | {"features": b"{%b}" % features if features else instance.features}
+    return msgspec.structs.replace(instance, **given)
+
+
+def _event_fields(fields: _JsonInstance) -> dict[str, Any]:
+    return {
+        "rejected": tuple(label_texts(fields.rejected or (), False)),
+        "ignored": tuple(label_texts(fields.ignored or (), False)),
+        "weight": 1.0 if fields.weight is None else fields.weight,
+        "none": fields.none,
+        "key": fields.key,
+        "source": fields.source,
+    }
 
 
 def _labels_of(fields: _JsonInstance) -> tuple[str, ...]:
@@ -256,27 +280,25 @@ def _labels_of(fields: _JsonInstance) -> tuple[str, ...]:
     return tuple(label_texts(labels if isinstance(labels, list) else () if labels == "" else [labels], False))
 
 
-def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple[str, ...]]:
-    """Return the fields of a line, and their names where they had to be looked at. Raise Malformed, RecursionError."""
-    names: tuple[str, ...] = ()
+def _decoded(line: bytes, ignore: tuple[str, ...]) -> _JsonInstance:
+    """Return the fields of a line. Raise Malformed, RecursionError."""
     try:
         fields = _decode_json(line) if ignore else _decode_strict_json(line)
         line.decode()
         is_labelled = fields.labels or fields.label or fields.rejected or fields.ignored
-        if not is_labelled or (ignore and ANY_FIELD not in ignore):
-            names = _names_of(line)
+        if ignore and not (is_labelled and ANY_FIELD in ignore):
+            _check_names(_names_of(line), ignore)
+        return fields
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if "unknown field" in str(error):
             _check_names(_names_of(line), ignore)
         if isinstance(error, UnicodeDecodeError):
-            raise Undecodable("not UTF-8; name the encoding of the file") from error
+            raise WrongOption("not UTF-8; name the encoding of the file, such as cp1252") from error
         for name in ("rejected", "ignored"):
             if str(error).endswith(f"`$.{name}`"):
                 example = f'{{"text": "wheat prices", "{name}": ["grain"]}}'
                 raise Malformed(f"{name} must be a list, as in {example}") from error
         raise Malformed(f"not an instance in JSON: {error}{nan_hint(line)}") from error
-    _check_names(names, ignore)
-    return fields, names
 
 
 def _names_of(line: bytes) -> tuple[str, ...]:
@@ -308,7 +330,7 @@ def _parse_fasttext(line: bytes, number: int, file: str) -> DatasetInstance | No
     labels = tuple(takewhile(lambda word: word.startswith(FASTTEXT_LABEL), words))
     text = " ".join(words[len(labels) :])
     named = tuple(label.removeprefix(FASTTEXT_LABEL) for label in labels)
-    return DatasetInstance(labels=named, text=text, file=file, line=number, fields=("text",)) if words else None
+    return DatasetInstance(labels=named, text=text, file=file, line=number) if words else None
 
 
 def _parse_vw(line: bytes, number: int, file: str) -> DatasetInstance | None:
@@ -345,7 +367,7 @@ def _decoded_line(line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise Undecodable("not UTF-8; name the encoding of the file") from error
+        raise WrongOption("not UTF-8; name the encoding of the file, such as cp1252") from error
 
 
 def _parse_svm(line: bytes, number: int, file: str) -> DatasetInstance | None:

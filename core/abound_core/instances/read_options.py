@@ -14,7 +14,7 @@ Format = Literal["jsonl", "json", "csv", "tsv", "parquet", "arrow", "svm", "txt"
 
 ANY_FIELD = "*"  # among ignored columns: every column without a role
 
-DELIMITERS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
+DELIMITERS = {"tab": "\t", "\\t": "\t"}
 NO_QUOTE = "none"
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

@@ -1,6 +1,6 @@
 """Tables: rows with named columns as instances.
 
-``ReadOptions`` gives columns their roles. Every other column is a feature with the X
+``ReadOptions`` gives columns their roles. Every other column is a feature.
 
 The cells of CSV are strings. Where the column is a feature, a cell that looks like a number is one, and ``true`` and
 ``false`` are booleans, as pandas and others write them. Numbers with separators and dates are read in columns that hold
@@ -14,8 +14,8 @@ import csv
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -24,16 +24,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from abound_core.errors import Malformed, Undecodable
-from abound_core.instances.data_formats import DatasetInstance, at_line, raise_error
+from abound_core.errors import Malformed, WrongOption
+from abound_core.instances.data_formats import OWN_FIELDS, DatasetInstance, at_line, raise_error, with_own_fields
 from abound_core.instances.encoded_vector import Numbers
+from abound_core.instances.names import label_text
 from abound_core.instances.read_options import ANY_FIELD, NO_QUOTE, ReadOptions, date_features
 
 LABEL_COLUMNS = ("labels", "label")  # names that the column has by default; the first one that exists counts
 
 PANDAS_INDEX = ("", "__index_level_0__")  # its names in CSV and in Parquet
 
-MAX_ROW_BYTES = 16 * 2**20  # of CSV, which may span lines; a quote that is never closed ends here
+MAX_CELL = 16 * 2**20  # characters, which may span lines; a quote that is never closed ends here
 
 ROWS_AT_ONCE = 1024  # rows of a record batch that are Python values at a time
 
@@ -41,36 +42,37 @@ SHOWN_COLUMNS = 20  # columns that an error lists
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")  # as in JSON; ``007`` is a string
 
-_UNIT = r"(?:[$€£¥%]|EUR|USD|GBP|CHF)"
-_SEPARATED = {  # by decimal sign: the sign, the whole number with its thousands, the fraction
+_UNIT = r"(?:[$€£¥₹₽%]|EUR|USD|GBP|CHF|SEK|NOK|DKK|PLN|CZK|HUF|INR|kr\.?|zł|Kč|Ft)"
+_THOUSANDS = r"(?:[{0}'\u2019\u00a0\u202f ]\d{{3}})+"
+_SEPARATED = {  # by decimal sign: a bracket, the sign, the whole number, the fraction, a minus after it
     sign: re.compile(
-        rf"(?:{_UNIT} ?)?([-+\u2212]?)(?:{_UNIT} ?)?"
-        rf"([1-9]\d{{0,2}}(?:[{thousands}'\u2019\u00a0\u202f ]\d{{3}})+|\d+)(?:{re.escape(sign)}(\d+))?\s?{_UNIT}?"
+        rf"(\()?(?:{_UNIT}\s?)?([-+\u2212]?)(?:{_UNIT}\s?)?"
+        rf"([1-9]\d{{0,2}}{thousands}|\d+)(?:{re.escape(sign)}(\d+))?\s?{_UNIT}?([-\u2212]?)\)?"
     )
-    for sign, thousands in ((",", "."), (".", ","))
+    for sign, thousands in ((",", _THOUSANDS.format(".")), (".", rf"(?:{_THOUSANDS.format(',')}|(?:,\d\d)+,\d{{3}})"))
 }
 NUMBER_SHARE = 0.9  # of the cells of a column that is one of numbers with separators
 
 ISO_DATE = "%Y-%m-%d"
-_DATE_PARTS = {"%Y": r"(?P<y>\d{4})", "%y": r"(?P<y>\d\d)", "%m": r"(?P<m>\d\d?)", "%d": r"(?P<d>\d\d?)"}
+DATE_FORMATS = (
+    ISO_DATE, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y",
+    "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%d. %b %Y", "%b %d %Y", "%b %d, %Y",
+)  # fmt: skip  # the first that all dates have counts
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DATE_PARTS = {
+    "%Y": r"(?P<y>\d{4})", "%y": r"(?P<y>\d\d)", "%m": r"(?P<m>\d\d?)", "%d": r"(?P<d>\d\d?)",
+    "%b": r"(?P<m>[A-Za-z]{3})[a-z]*\.?",
+}  # fmt: skip
+_TIME = r"(?:[T ,]+\d\d?:\d\d[\d:.,]*\s?(?:[AaPp][Mm])?\s?(?:Z|UTC|GMT|[-+]\d\d(?::?\d\d)?)?)?"
 
 ABSENT = dict.fromkeys(("", "nan", "NaN", "null", "NULL", "None"))  # as programs write no value; NA is Namibia
+_CODE = re.compile(r"-?0\d")
 _BOOLEANS = {written: word == "true" for word in ("true", "false") for written in (word, word.title(), word.upper())}
 _WORDS: dict[str, bool | None] = {**_BOOLEANS, **ABSENT}
 _FLAGS: dict[str, bool | None] = {**_WORDS, "1": True, "0": False, "1.0": True, "0.0": False}
 
 _LIST = re.compile(r"""\[\s*(?:["'].*["']\s*)?\]""", re.DOTALL)  # of strings, as JSON or as Python writes it
 _URI = re.compile(r"<(\w+:[^<>\s]+)>")
-
-
-class OwnFields(msgspec.Struct):
-    """The fields that JSON lines keep where other fields have roles, beside ``features``."""
-
-    rejected: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    weight: float = 1.0
-    key: str | None = None
-    source: str | None = None
 
 
 class TableReader:
@@ -86,6 +88,7 @@ class TableReader:
                 shown = ", ".join(map(repr, names[:SHOWN_COLUMNS]))
                 raise Malformed(f"there is no column {name!r}; the columns are {shown}")
         self.names, self._separator, self._date_format = tuple(names), options.label_separator, options.date_format
+        self._absent: Collection[str] = ("",) if typed else ABSENT
         usual_label = next(((name,) for name in LABEL_COLUMNS if name in names), ())
 
         def places(*given: str | None) -> list[int]:
@@ -105,7 +108,7 @@ class TableReader:
         if len(set(read)) < len(read):
             repeated = next(name for name in names if read.count(name) > 1)
             raise Malformed(f"two columns have the name {repeated!r}; rename one, or ignore them")
-        readers: dict[str, Callable[[str, Any], Any]] = dict.fromkeys(options.category, _category)
+        readers: dict[str, Callable[[str, Any], Any]] = dict.fromkeys(options.category, self._category)
         readers |= dict.fromkeys(options.number, partial(_separated, _SEPARATED[options.decimal or "."]))
         usual: Callable[[str, Any], Any] = feature_value if typed else _parsed_feature
         self._dates = [(i, name) for i, name in features if name in options.date]
@@ -137,7 +140,7 @@ class TableReader:
         if not self._event:
             return instance
         event = {field: _event_value(field, cells[i]) for field, i in self._event if not _is_absent(cells[i])}
-        return replace(instance, **event)  # type: ignore[arg-type]
+        return msgspec.structs.replace(instance, **event)
 
     def _labels_of(self, name: str, cell: Any, is_flag: bool) -> list[str]:
         if is_flag:
@@ -148,47 +151,66 @@ class TableReader:
             cell = cell.split(self._separator)
         elif isinstance(cell, str) and "[" in cell:
             cell = _listed_labels(cell)
-        return list(filter(None, map(_label, cell if isinstance(cell, list) else (cell,))))
+        return [
+            label for one in (cell if isinstance(cell, list) else (cell,)) if (label := _label(one)) not in self._absent
+        ]
+
+    def _category(self, name: str, cell: Any) -> str | list[str] | None:
+        value = feature_value(name, cell)
+        if value is None or isinstance(value, list):
+            return value
+        return None if (text := label_text(value).strip()) in self._absent else text
 
 
 def resolve_columns(names: Sequence[str], rows: Iterable[Sequence[Any]], options: ReadOptions) -> ReadOptions:
-    """Return the options with what the first rows tell of the columns: labels by their name, the decimal sign, and
-    the columns of numbers with separators."""
+    """Return the options with what the first rows of CSV tell of the columns: labels by their name, numbers with
+    separators and their decimal sign, dates and their format, and codes, which have zeros in front."""
     columns = {
         name: [cell for cell in cells if not _is_absent(cell)]
         for name, cells in zip(names, zip(*rows, strict=True), strict=False)
     }
-    flags = [name for name in options.label if {str(cell) for cell in columns.get(name, ())} <= {*_FLAGS}]
     fixed = {*options.roles, *options.ignore, *LABEL_COLUMNS, "text", "vector"}
-    free = {name: cells for name, cells in columns.items() if name not in fixed and cells and isinstance(cells[0], str)}
+    free = {name: cells for name, cells in columns.items() if name not in fixed and cells}
+
+    def dates_of(form: str) -> list[str]:
+        return [name for name, cells in free.items() if all(_parsed_date(cell, form) for cell in cells)]
+
+    free |= {name: columns[name] for name in options.date if columns.get(name)}
+    form = options.date_format or max(DATE_FORMATS, key=lambda form: len(dates_of(form)))
+    dates = dict.fromkeys([*options.date, *dates_of(form), *dates_of(ISO_DATE)])
+    free = {name: cells for name, cells in free.items() if name not in dates}
+    codes = [name for name, cells in free.items() if all(map(str.isdigit, cells)) and any(map(_CODE.match, cells))]
 
     def matching(sign: str) -> set[str]:
-        plain = _NUMBER if sign == "." else re.compile(r"-?\d+")
         return {
             name
             for name, cells in free.items()
-            if sum(map(bool, map(_SEPARATED[sign].fullmatch, cells))) >= NUMBER_SHARE * len(cells)
-            and not all(map(plain.fullmatch, cells))
-            and not any(re.match(r"-?0\d", cell) for cell in cells)
+            if any(map(_SEPARATED[sign].fullmatch, cells[:20]))
+            and sum(map(bool, map(_SEPARATED[sign].fullmatch, cells))) >= NUMBER_SHARE * len(cells)
+            and not any(map(_CODE.match, cells))
         }
 
-    comma, point = matching(","), matching(".")
     plain = {name for name, cells in free.items() if all(map(_NUMBER.fullmatch, cells))}
+    whole = {name for name in plain if all(re.fullmatch(r"-?\d+", cell) for cell in free[name])}
+    comma, point = matching(",") - whole, matching(".") - plain
     decimal = options.decimal or ("," if comma - point - plain or (options.delimiter == ";" and comma - plain) else ".")
     found = comma if decimal == "," else point
     return msgspec.structs.replace(
         options,
-        flags=tuple(flags) if len(options.label) > 1 else (),
+        flags=flags_of(columns, options),
         decimal=decimal,
         number=(*options.number, *(name for name in free if name in found)),
+        category=(*options.category, *codes),
+        date=tuple(dates),
+        date_format=options.date_format or (form if dates else None),
     )
 
 
-def resolve_batch(batch: Any, options: ReadOptions) -> ReadOptions:
-    """Return the options with what the first record batch of pyarrow tells: the labels by their name."""
-    rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    found = resolve_columns(batch.schema.names, rows, options) if len(options.label) > 1 else options
-    return msgspec.structs.replace(options, flags=found.flags, is_resolved=True)
+def flags_of(columns: Mapping[str, Iterable[Any]], options: ReadOptions) -> tuple[str, ...]:
+    """Return the columns, of several of labels, that are labels by their name."""
+    if len(options.label) < 2:
+        return ()
+    return tuple(name for name in options.label if {str(cell) for cell in columns.get(name, ())} <= {*_FLAGS})
 
 
 def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None:
@@ -217,36 +239,39 @@ def _parsed_feature(name: str, cell: str) -> float | bool | str | list[str] | No
     return number if -math.inf < number < math.inf else feature_value(name, number)
 
 
-def _category(name: str, cell: Any) -> float | bool | str | list[str] | None:
-    value = feature_value(name, int(cell) if isinstance(cell, float) and cell.is_integer() else cell)
-    return value if value is None or isinstance(value, list) else _label(str(value)) or None
-
-
 def _separated(pattern: re.Pattern[str], name: str, cell: Any) -> float | bool | str | list[str] | None:
     if not isinstance(cell, str) or (found := pattern.fullmatch(cell.strip())) is None:
         return _parsed_feature(name, cell) if isinstance(cell, str) else feature_value(name, cell)
-    sign, whole, fraction = found.groups()
+    bracket, sign, whole, fraction, after = found.groups()
     number = float(f"{re.sub('[^0-9]', '', whole)}.{fraction or 0}")
-    return feature_value(name, -number if sign in ("-", "\u2212") else number)
+    return feature_value(name, -number if bracket or after or sign in ("-", "\u2212") else number)
+
+
+@lru_cache
+def _date_pattern(date_format: str) -> re.Pattern[str]:
+    return re.compile(re.sub("%.", lambda part: _DATE_PARTS.get(part[0], r"\d+"), re.escape(date_format)) + _TIME)
 
 
 @lru_cache(2**14)  # dates repeat
 def _parsed_date(cell: str, date_format: str) -> Any:
     """Return a date of datetime, or None."""
-    for form in (date_format, ISO_DATE):
-        pattern = re.sub("%.", lambda part: _DATE_PARTS.get(part[0], r"\d+"), re.escape(form))
-        if (found := re.fullmatch(pattern + r"(?:[T ,].*)?", cell.strip())) and len(found.groupdict()) == 3:
-            year = found["y"] if len(found["y"]) == 4 else f"20{found['y']}"
-            try:
-                return np.datetime64(f"{year}-{found['m']:0>2}-{found['d']:0>2}").item()
-            except ValueError:
-                continue
-    return None
+    found = _date_pattern(date_format).fullmatch(cell.strip())
+    if found is None or len(found.groupdict()) != 3:
+        return None
+    year, month, day = found["y"], found["m"].lower(), found["d"]
+    year = year if len(year) == 4 else f"20{year}"
+    month = str(_MONTHS.index(month) + 1) if month in _MONTHS else month
+    try:
+        return np.datetime64(f"{year}-{month:0>2}-{day:0>2}").item()
+    except ValueError:
+        return None
 
 
 def _date_value(name: str, cell: Any, date_format: str) -> dict[str, Any]:
     """Return the features of a date. A cell that is none is a feature as it is."""
-    date = _parsed_date(cell, date_format) if isinstance(cell, str) else None if _is_absent(cell) else cell
+    date = None if _is_absent(cell) else cell
+    if isinstance(date, str):
+        date = _parsed_date(date, date_format) or _parsed_date(date, ISO_DATE)
     if hasattr(date, "weekday"):
         return date_features(name, date)
     value = _parsed_feature(name, cell) if isinstance(cell, str) else feature_value(name, cell)
@@ -281,14 +306,11 @@ def _listed_labels(cell: str) -> str | list[str]:
 
 def _label(cell: Any) -> str:
     if isinstance(cell, str):
-        label = cell.strip()
-        return "" if label in ABSENT else without_brackets(label)
+        return without_brackets(cell.strip())
     if _is_absent(cell):
         return ""
-    if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # pandas stores integers with missing ones as floats
-    if isinstance(cell, int):
-        return str(cell)
+    if isinstance(cell, int) or (isinstance(cell, float) and cell.is_integer()):  # pandas: integers with missing ones
+        return label_text(cell)
     raise Malformed(f"labels must be strings or whole numbers, not {type(cell).__name__} {cell!r}")
 
 
@@ -325,7 +347,7 @@ class CsvRows:
     """
 
     def __init__(self, lines: Iterator[str], options: ReadOptions) -> None:
-        csv.field_size_limit(MAX_ROW_BYTES)
+        csv.field_size_limit(MAX_CELL)
         self._format: dict[str, Any] = {"delimiter": options.delimiter or ",", "strict": True}
         if options.quote == NO_QUOTE:
             self._format["quoting"] = csv.QUOTE_NONE
@@ -348,11 +370,13 @@ class CsvRows:
             return next(self._rows)
         except csv.Error as error:
             self.resume()
-            hint = "; if quotes are part of the text, set quote to none" if "quotechar" in self._format else ""
-            raise Malformed(f"not a row of CSV: {error}{hint}") from error
+            if "quotechar" not in self._format:
+                raise Malformed(f"not a row of CSV: {error}") from error
+            hint = "if quotes are part of the text, set quote to none, else close them"
+            raise WrongOption(f"not a row of CSV: {error}; {hint}") from error
         except UnicodeEncodeError as error:
             self.resume()
-            raise Undecodable(f"not {self._encoding}; name the encoding of the file") from error
+            raise WrongOption(f"not {self._encoding}; name the encoding of the file, such as cp1252") from error
 
     def resume(self) -> None:
         """Go on at the second line of the last row: a quote that was not closed has taken the lines after it."""
@@ -361,14 +385,11 @@ class CsvRows:
         self._rows = csv.reader(self._fed(), **self._format)
 
     def _fed(self) -> Iterator[str]:
-        again, record, size = self._again, self._record, 0
+        again, record = self._again, self._record
         for line in chain(iter(lambda: again.popleft() if again else None, None), self._lines):
-            size = size + len(line) if record else len(line)
             record.append(line)
             if not line.isascii():
                 line.encode()  # raises an error for what could not be decoded
-            if size > MAX_ROW_BYTES:
-                raise csv.Error(f"the row has over {MAX_ROW_BYTES} bytes; is a quote not closed?")
             yield line
 
 
@@ -423,6 +444,9 @@ def read_batches(
     """
     number = 0
     for batch in batches:
+        if not number and len(options.label) > 1:
+            columns = {name: batch.column(name).to_pylist() for name in options.label if name in batch.schema.names}
+            options = msgspec.structs.replace(options, flags=flags_of(columns, options))
         try:
             reader = TableReader(batch.schema.names, _by_type(batch.schema, options), typed=True)
         except Malformed as error:
@@ -447,6 +471,10 @@ def _by_type(schema: Any, options: ReadOptions) -> ReadOptions:
     """Return the options with the columns that have the types of categories and dates."""
     taken = {*options.roles, *(schema.names if ANY_FIELD in options.ignore else ())}
     types = {one.name: str(one.type) for one in schema if one.name not in taken}
+    by_pandas = (schema.pandas_metadata or {}).get("columns", ())  # Parquet keeps no categories that are integers
+    types |= {
+        one["name"]: "dictionary" for one in by_pandas if one["pandas_type"] == "categorical" and one["name"] in types
+    }
     return msgspec.structs.replace(
         options,
         category=(*options.category, *(name for name, kind in types.items() if kind.startswith("dictionary"))),
@@ -464,47 +492,46 @@ def read_records(
 
     ``features``, ``rejected``, ``ignored``, ``weight``, ``key`` and ``source`` are as in lines without roles.
     """
+    numbered = iter(enumerate(lines, start=1))
+    head: list[tuple[int, Any]] = []
+    if len(options.label) > 1:
+        head = list(islice(numbered, ROWS_AT_ONCE))
+        columns: dict[str, list[Any]] = {name: [] for name in options.label}
+        for _, line in head:
+            with suppress(Malformed):
+                row = record_of(line)
+                for name in columns.keys() & row.keys():
+                    columns[name].append(row[name])
+        options = msgspec.structs.replace(options, flags=flags_of(columns, options))
 
     @lru_cache(64)
     def reader_of(names: tuple[str, ...], dates: tuple[str, ...]) -> TableReader:
         typed = msgspec.structs.replace(options, date=(*options.date, *dates))
         return TableReader(names, typed, typed=True, optional=True)
 
-    native = {*OwnFields.__struct_fields__, "features"} - {*options.roles}
-    for number, line in enumerate(lines, start=1):
+    native = {*OWN_FIELDS} - {*options.roles}
+    for number, line in chain(head, numbered):
         if isinstance(line, bytes) and not line.strip():
             continue
         try:
-            row = record_of(line) if isinstance(line, bytes) else _plain(line)
+            row = record_of(line)
             own = {name: row.pop(name) for name in native if row.get(name) is not None}
             dates = tuple(name for name, value in row.items() if hasattr(value, "weekday"))
             instance = reader_of(tuple(row), dates).instance(list(row.values()), file, number)
             if own:
-                instance = replace(instance, **_with_own(instance, own))
+                instance = with_own_fields(instance, own)
         except (Malformed, msgspec.MsgspecError) as error:
             on_bad(at_line(file, number, error))
             continue
         yield instance
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without the types of NumPy and pandas; what these write for no value is None."""
+def record_of(row: bytes | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a JSON line, or a row without the types of NumPy and pandas. Raises Malformed."""
+    if isinstance(row, bytes):
+        try:
+            return msgspec.json.decode(row, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Malformed(f"not an object in JSON: {error}") from error
     plain = {name: cell.tolist() if hasattr(cell, "tolist") else cell for name, cell in row.items()}
     return {name: None if type(cell).__name__ in ("NAType", "NaTType") else cell for name, cell in plain.items()}
-
-
-def _with_own(instance: DatasetInstance, own: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that a line has of its own; its features are joined with those of the columns."""
-    parts = (instance.features, msgspec.json.encode(own.pop("features", {})))
-    features = b",".join(part[1:-1] for part in parts if part is not None and part != b"{}")
-    fields = msgspec.convert(own, OwnFields)
-    given: dict[str, Any] = {name: getattr(fields, name) for name in own}
-    return given | {"features": b"{%b}" % features if features else instance.features}
-
-
-def record_of(line: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON line. Raises Malformed."""
-    try:
-        return msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"not an object in JSON: {error}") from error

@@ -76,9 +76,6 @@ class RecordTarget(Protocol):
     receipts: Receipts
     at: tuple[Offset, int]  # set before each call: the entry, and the position of its next record
 
-    def prepare(self) -> None:
-        """Do what the next record needs before it is applied."""
-
     def apply(
         self,
         buffer: bytes,
@@ -88,7 +85,7 @@ class RecordTarget(Protocol):
     ) -> tuple[int, int]:
         """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
 
-        Returns the position of the next record and the number of records applied; 0: ``prepare`` must be called first.
+        Returns the position of the next record and the number of records applied.
         """
 
 
@@ -102,8 +99,6 @@ class EntryApplication:
         position. Positions of emptied units stay 0.
     updated : bool array, shape (n,)
         Whether the index changed.
-    waits : bool
-        ``prepare`` of the model must be called before the next step.
     outcomes : list, one item per unit
         None: the unit is learned. A receipt: the unit is a duplicate, and this is the outcome of the first request.
         BodyMismatch: its key was used with another body. In the last two cases nothing is learned.
@@ -113,7 +108,6 @@ class EntryApplication:
         self.ranks: npt.NDArray[np.int32] = np.zeros(n, np.int32)
         self.updated: npt.NDArray[np.bool_] = np.zeros(n, np.bool_)
         self.outcomes: list[Outcome] = [None] * len(units)
-        self.waits = False
         self._model = model
         self._buffer = records
         self._units = units
@@ -137,7 +131,6 @@ class EntryApplication:
 
     def step(self, limit: int) -> None:
         """Apply up to ``limit`` records, fewer if they are large. Does not raise for any checked record."""
-        self.waits = False
         while limit > 0 and not self.done:
             if self._left == 0:
                 self._begin_next()
@@ -146,9 +139,6 @@ class EntryApplication:
             ranks, updated = self.ranks[first : first + most], self.updated[first : first + most]
             self._model.at = self._entry, first
             self._at, applied = self._model.apply(self._buffer, self._at, ranks, updated)
-            if not applied:
-                self.waits = True
-                return
             limit = limit - applied if applied == most else 0
             self._record += applied
             self._left -= applied
@@ -158,8 +148,6 @@ class EntryApplication:
     def finish(self) -> Self:
         while not self.done:
             self.step(ALL_AT_ONCE)
-            if self.waits:
-                self._model.prepare()
         return self
 
     def _begin_next(self) -> None:
@@ -275,9 +263,6 @@ class OutcomeReplay:
 
     def __init__(self, receipts: Receipts | None = None) -> None:
         self.receipts = receipts or Receipts()
-
-    def prepare(self) -> None:
-        pass
 
     def were_learned(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[bool]:
         """Return whether each unit of the next entry was learned: not emptied, not a duplicate, not refused."""

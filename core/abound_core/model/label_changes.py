@@ -1,4 +1,4 @@
-"""Changes of labels: rename, merge, retire, revive and split, and the table of what became of each label.
+"""Changes of labels: rename, alias, merge, retire, revive and split, and the table of what became of each label.
 
 A request to change labels is a record (``abound_core.instances.record``) whose details are a ``ChangeRequest`` as
 JSON. So the log, idempotency keys, history, forget and refit treat it like any other event.
@@ -44,7 +44,7 @@ ARRAYS = {
 """The arrays of ``LabelChanges.to_arrays``; without changes there are none."""
 
 Label = Annotated[str, Meta(min_length=1, max_length=512, examples=["TV"])]
-Kind = Literal["rename", "merge", "retire", "revive", "split"]
+Kind = Literal["rename", "alias", "merge", "retire", "revive", "split"]
 
 
 class LabelChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"name": "from"}):
@@ -54,7 +54,9 @@ class LabelChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     name: Annotated[Label, Meta(description="The label, by any of its names.")]
     to: Annotated[
         Label | Annotated[list[Label], Meta(max_length=MAX_TARGETS)],
-        Meta(description="Its new name, the label into which it is merged, or those into which it is split."),
+        Meta(
+            description="Its new or further name, the label into which it is merged, or those into which it is split."
+        ),
     ] = ""
     alias: Annotated[bool, Meta(description="Whether the old name stays as an alias; if not, it is free.")] = True
 
@@ -102,8 +104,6 @@ class LabelChanges:
         The number of the label that each of the first ``n`` numbers stands for; later ones stand for themselves.
     retired : uint8 array, shape (n,)
         1 for a label that was retired.
-    n_aliases : int
-        Numbers that are no label of their own.
     given_up : dict of lists of tuples of Offset and int, by name
         When a name was given up, oldest first, and its number of then.
     """
@@ -112,7 +112,7 @@ class LabelChanges:
         self.any = False
         self.class_of: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         self.retired: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self.n_aliases = 0
+        self._aliases = np.zeros(0, np.int64)  # numbers that are no label of their own
         self.given_up: dict[str, list[tuple[Offset, int]]] = {}
         self._listed: deque[bytes] = deque(maxlen=MAX_LISTED)
         self._digest = b""
@@ -120,6 +120,10 @@ class LabelChanges:
 
     def __bool__(self) -> bool:
         return self.any
+
+    @property
+    def n_aliases(self) -> int:
+        return len(self._aliases)
 
     @property
     def n_bytes(self) -> int:
@@ -138,18 +142,17 @@ class LabelChanges:
 
     def labels(self, n: int) -> npt.NDArray[np.int64]:
         """Return which of the first ``n`` numbers are labels, and not old names of others."""
-        numbers = np.arange(n)
-        return np.delete(numbers, np.flatnonzero(self.class_of != numbers[: len(self.class_of)]))
+        return np.delete(np.arange(n), self._aliases)
 
     def changed(self) -> list[int]:
         """Return the numbers that stand for others, or for labels that are retired."""
-        return np.flatnonzero((self.class_of != np.arange(len(self.class_of))) | (self.retired > 0)).tolist()
+        return [*self._aliases.tolist(), *np.flatnonzero(self.retired).tolist()]
 
     def visible(self, n: int) -> npt.NDArray[np.uint8]:
         """Return 1 for each of the first ``n`` numbers that is a label and not retired. Do not change the array."""
         if len(self._visible) != n:
-            own = np.equal(self.class_of, np.arange(len(self.class_of))) & np.equal(self.retired, 0)
-            self._visible = np.concatenate([own.astype(np.uint8), np.ones(n - len(own), np.uint8)])
+            self._visible = np.ones(n, np.uint8)
+            self._visible[self.changed()] = 0
         return self._visible
 
     def commit(
@@ -159,25 +162,20 @@ class LabelChanges:
         size = len(self.class_of)
         class_of = np.concatenate([self.class_of, np.arange(size, plan.n_ids, dtype=np.int32)])
         self.retired = np.concatenate([self.retired, np.zeros(plan.n_ids - size, np.uint8)])
-        for number, into in plan.classes.items():
-            class_of[number] = into
-        final = np.arange(plan.n_ids, dtype=np.int32)
-        for number in plan.into:
-            final[number] = plan.class_of(number)
-        self.class_of = final[class_of]
-        for number, is_retired in plan.retired.items():
-            self.retired[number] = is_retired
+        class_of[list(plan.classes)] = list(plan.classes.values())
+        while not np.array_equal(class_of, final := class_of[class_of]):  # a label that was merged has aliases
+            class_of = final
+        self.class_of = class_of
+        self.retired[list(plan.retired)] = list(plan.retired.values())
         freed = [number for number in plan.names if number < labels.n_ids]
         for number in freed:
             labels.remove(number)
         for number in [*reversed(freed), *range(labels.n_ids, plan.n_ids)]:  # the number freed last is given first
             labels.add(plan.names[number].encode())
-        self._count(plan.names)
-        for change in changes:
-            own = change.kind, change.name, change.to, change.alias
-            made = ListedChange(*own, offset=str(at), by=asked.by, key=asked.key)
+        for one in changes:
+            made = ListedChange(one.kind, one.name, one.to, one.alias, offset=str(at), by=asked.by, key=asked.key)
             self._listed.append(encode(made))
-        self._seal()
+        self._seal(plan.names)
 
     def adopt(self, labels: Vocabulary, of_labels: Vocabulary, other: LabelChanges) -> None:
         """Take over another table, whose labels may have other numbers."""
@@ -186,23 +184,20 @@ class LabelChanges:
         self.class_of, self.retired = np.arange(labels.n_ids, dtype=np.int32), np.zeros(labels.n_ids, np.uint8)
         self.class_of[numbers], self.retired[numbers] = into, other.retired[other.changed()]
         self._listed = other._listed.copy()
-        self._count({number: labels.key(number).decode() for number in numbers})
-        self._seal()
+        self._seal({number: labels.key(number).decode() for number in numbers})
 
-    def _count(self, names: Mapping[int, str]) -> None:
-        """Count the aliases, and note which of these new keys are of names that were given up."""
-        self.n_aliases = int(np.count_nonzero(self.class_of != np.arange(len(self.class_of))))
+    def _seal(self, names: Mapping[int, str]) -> None:
+        """Derive what is not stored; ``names`` are the new keys of numbers."""
+        self.any, hashed = len(self._listed) > 0, hashlib.blake2b(digest_size=16)
+        for array in self.to_arrays().values():
+            hashed.update(array.tobytes())
+        self._digest, self._visible = hashed.digest(), np.zeros(0, np.uint8)
+        self._aliases = np.flatnonzero(self.class_of != np.arange(len(self.class_of)))
         for number in sorted(names):
             if names[number].startswith(GIVEN_UP) and self.class_of[number] != number:
                 _, at, name = names[number].split(" ", 2)
                 self.given_up.setdefault(name, []).append((Offset.parse(at), number))
                 self.given_up[name].sort()
-
-    def _seal(self) -> None:
-        self.any, hashed = len(self._listed) > 0, hashlib.blake2b(digest_size=16)
-        for array in self.to_arrays().values():
-            hashed.update(array.tobytes())
-        self._digest, self._visible = hashed.digest(), np.zeros(0, np.uint8)
 
     def listed(self) -> list[ListedChange]:
         """Return the newest changes, newest first."""
@@ -226,12 +221,10 @@ class LabelChanges:
         if len(class_of) > n_classes or not np.array_equal(class_of[class_of], class_of):
             raise Corrupted("the changes of labels do not fit the labels")
         found.class_of, found.retired = class_of.copy(), retired.copy()
-        aliases = np.flatnonzero(class_of != np.arange(len(class_of))).tolist()
-        found._count({number: labels.key(number).decode() for number in aliases})
         for one in listed.tobytes().split(b"\n"):
             _decode_listed(one)
             found._listed.append(one)
-        found._seal()
+        found._seal({number: labels.key(number).decode() for number in found.changed()})
         return found
 
 
@@ -261,11 +254,11 @@ class ChangePlan:
         Numbers afterwards.
     names : dict of str by int
         New keys of numbers, which must all be set at once.
-    classes, into : dict of int by int
-        The label that a number stands for, where this changes: names, and labels that were merged.
+    classes : dict of int by int
+        The label that a number stands for, where this changes.
+    merged : list of int
+        Labels that became names of others.
     retired : dict of bool by int
-    flows : dict of dict of float by int
-        For each label whose connections move: the labels that receive them, each with its part.
     """
 
     def __init__(self, labels: Vocabulary, changes: LabelChanges, at: Offset = START) -> None:
@@ -273,13 +266,23 @@ class ChangePlan:
         self.n_ids = labels.n_ids
         self.names: dict[int, str] = {}
         self.classes: dict[int, int] = {}
-        self.into: dict[int, int] = {}
+        self.merged: list[int] = []
         self.retired: dict[int, bool] = {}
-        self.flows: dict[int, dict[int, float]] = {}
+        self.moves: list[tuple[int, list[int]]] = []
         self._numbers: dict[str, int] = {}
-        self._sources: dict[int, list[int]] = {}  # the labels whose flow may have one as a target
         self._labels = labels
         self._changes = changes
+
+    def flows(self) -> dict[int, dict[int, float]]:
+        """Return for each label whose connections move the labels that receive them, each with its part."""
+        flows: dict[int, dict[int, float]] = {}
+        for of, targets in reversed(self.moves):  # what a move gives to a label goes where that label moves later
+            flow: dict[int, float] = {}
+            for target in targets:
+                for final, part in flows.get(target, {target: 1.0}).items():
+                    flow[final] = flow.get(final, 0.0) + part / len(targets)
+            flows[of] = flow
+        return flows
 
     def find(self, name: str) -> int:
         """Return the number of a name, or -1."""
@@ -287,9 +290,8 @@ class ChangePlan:
         return self._labels.find(name.encode("utf-8", "surrogatepass")) if number is None else number
 
     def class_of(self, number: int) -> int:
-        number = self.classes.get(number, self._changes.of(number))
-        while number in self.into:
-            number = self.into[number]
+        while (label := self.classes.get(number, self._changes.of(number))) != number:
+            number = label
         return number
 
     def name_of(self, number: int) -> str:
@@ -304,7 +306,7 @@ class ChangePlan:
         Raises UnknownLabel, Conflict, or InvalidInstance with the field; then nothing has changed.
         """
         of = self._known(change.name, "from")
-        targets, most = change.targets, {"rename": 1, "merge": 1, "split": MAX_TARGETS}.get(change.kind, 0)
+        targets, most = change.targets, {"rename": 1, "alias": 1, "merge": 1, "split": MAX_TARGETS}.get(change.kind, 0)
         if not min(most, 1) <= len(targets) <= most:
             takes = {0: "no other label", 1: "one other label"}.get(most, f"1 to {most} other labels")
             raise InvalidInstance(f"{change.kind} takes {takes}", "to")
@@ -312,7 +314,7 @@ class ChangePlan:
             return self._set_retired(of, change.kind == "retire")
         if change.kind == "split":
             return self._split(of, targets)
-        return (self._rename if change.kind == "rename" else self._merge)(change, of, targets[0])
+        return (self._merge if change.kind == "merge" else self._rename)(change, of, targets[0])
 
     def _known(self, name: str, field: str) -> int:
         number = self.find(name)
@@ -332,6 +334,10 @@ class ChangePlan:
             label = self.name_of(self.class_of(number))
             other = "there is a label" if label == to else f"the label {label[:100]!r} has the old name"
             raise Conflict(f"{other} {to[:100]!r}: merge the two, or choose another name")
+        if change.kind == "alias":
+            if number < 0:
+                self._set_name(self._new(of), to)
+            return number < 0
         changed = number != of
         if changed:
             self._set_name(of, to)
@@ -349,8 +355,9 @@ class ChangePlan:
             return False
         if self.is_retired(into):
             raise Conflict(f"the label {to[:100]!r} is retired: revive it first")
-        self._move(of, [into])
-        self.into[of] = into
+        self.moves.append((of, [into]))
+        self.merged.append(of)
+        self.classes[of] = into
         self.retired[of] = False
         if not change.alias:
             self._give_up(self.find(change.name))
@@ -366,24 +373,9 @@ class ChangePlan:
             if numbers[at] < 0:
                 numbers[at] = self._new()
                 self._set_name(numbers[at], name)
-        self._move(of, list(dict.fromkeys(map(self.class_of, numbers))))
+        self.moves.append((of, list(dict.fromkeys(map(self.class_of, numbers)))))
         self.retired[of] = True
         return True
-
-    def _move(self, of: int, targets: Sequence[int]) -> None:
-        """Let the connections of a label move to others, in equal parts."""
-        parts = dict.fromkeys(targets, 1.0 / len(targets))
-        moving = [source for source in self._sources.pop(of, ()) if of in self.flows[source]]
-        for source in moving:
-            flow = self.flows[source]
-            share = flow.pop(of)
-            for target in parts:
-                flow[target] = flow.get(target, 0.0) + share * parts[target]
-        if of not in self.flows:
-            self.flows[of] = parts.copy()
-            moving.append(of)
-        for target in parts:
-            self._sources.setdefault(target, []).extend(moving)
 
     def _new(self, of: int | None = None) -> int:
         number = self.n_ids

@@ -31,9 +31,12 @@ def learn_set(index: Index, class_ids: npt.NDArray[np.int32], weight: float) -> 
 def moved(index: Index, flows: Flows, n_classes: int) -> Index:
     """Return an index of label sets in which some labels have moved to others, as features and as classes.
 
-    Of several connections of a feature to one class the strongest is kept, and their step sums are added.
+    The given index changes, too. Of several connections of a feature to one class the strongest is kept, and their step
+    sums are added.
     """
-    arrays = index.relabelled(flows, n_classes).to_arrays()
+    index.make_room(n_classes, n_classes)
+    index.move_classes(flows, n_classes)
+    arrays = index.to_arrays()
     counted, before, totals = arrays["counted"], np.zeros(n_classes), np.zeros(n_classes)
     before[: len(arrays["totals"])] = arrays["totals"]
     totals[:] = before

@@ -46,6 +46,9 @@ class LabelTree:
         """Return the parent of a class, -1 without one."""
         return int(self._parents[class_id]) if 0 <= class_id < len(self._parents) else -1
 
+    def children(self, class_id: int) -> list[int]:
+        return np.flatnonzero(self._parents == class_id).tolist()
+
     def put(self, class_id: int, parent: int) -> None:
         """Replace the parent of a class; -1 removes it.
 
@@ -71,7 +74,7 @@ class LabelTree:
             return
         parent = self.parent(class_id)
         self.put(class_id, -1)
-        for child in np.flatnonzero(self._parents == class_id).tolist():
+        for child in self.children(class_id):
             self.put(child, into if child != into else -1)
         if self.parent(into) < 0 and parent not in (-1, into):
             self.put(into, parent)

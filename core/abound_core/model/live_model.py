@@ -25,7 +25,7 @@ from abound_core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, DecideConfig
 from abound_core.errors import Conflict, Contradiction, InvalidInstance
 from abound_core.index import index
 from abound_core.index import learning_kernels as learning
-from abound_core.index.index import ALL_CLASSES, Index
+from abound_core.index.index import ALL_CLASSES
 from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
 from abound_core.instances import record, text_encoder, vectorizer, vocabulary
@@ -81,7 +81,7 @@ from abound_core.model.decision_kernels import AGREEMENT, ANSWER, DEFER, MOST_CA
 from abound_core.model.decisions import NAMES, Decisions
 from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
-from abound_core.model.label_changes import ChangePlan, LabelChange, decode_request, planned
+from abound_core.model.label_changes import decode_request, planned
 from abound_core.model.label_details import PAGE, parent_in
 from abound_core.model.label_sets import learn_set, moved, params_of
 from abound_core.model.label_sets_kernels import learn_label_sets, rank_given
@@ -138,8 +138,6 @@ class LiveModel(ModelState):
         super().__init__(config, secret)
         self.limits = limits or Limits()
         self.fragments: Any = None
-        self._moved: tuple[Index, Index, Reranker] | None = None
-        self._awaited: tuple[ChangePlan, list[LabelChange]] | None = None
         self._scratch = _scratch(64, 16, 0)
         self._cursor = np.zeros(N_CURSOR, np.int64)
         self._sets: ModelHandle | None = None
@@ -229,10 +227,7 @@ class LiveModel(ModelState):
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number.
-
-        The number is 0 if the record changes labels and ``prepare`` must be called first.
-        """
+        """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number."""
         if self.changes.any:
             n = int(
                 count_unchanged(self.labels.arrays, self.changes.class_of, self.changes.retired, buffer, at, len(ranks))
@@ -242,20 +237,17 @@ class LiveModel(ModelState):
             ranks, updated = ranks[:n], updated[:n]
         self._cursor[AT], self._cursor[PREPARED:] = at, -1
         done = self._apply(buffer, ranks, updated)
-        return (int(self._cursor[AT]), done) if done else self._apply_details(buffer, at, ranks, updated)
+        return (int(self._cursor[AT]), done) if done else (self._apply_details(buffer, at, ranks, updated), 1)
 
     def _apply_details(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
-    ) -> tuple[int, int]:
-        """Apply the record at byte ``at``, which registers or changes labels; return what ``apply`` does."""
+    ) -> int:
+        """Apply the record at byte ``at``, which registers or changes labels; return the position of the next one."""
         shape = record_shape(buffer, at)
         if shape.n_true > 0:
-            return self._register(buffer, at, ranks, updated), 1
-        changed = self._change_labels(details_of(buffer, shape))
-        if changed is None:
-            return at, 0
-        ranks[0], updated[0] = 0, changed
-        return int(shape.end), 1
+            return self._register(buffer, at, ranks, updated)
+        ranks[0], updated[0] = 0, self._change_labels(details_of(buffer, shape))
+        return int(shape.end)
 
     def _apply_renamed(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
@@ -324,17 +316,19 @@ class LiveModel(ModelState):
         vector, part = buffer[at:labels_at], buffer[labels_at : shape.details_at]
         label = part[6 : 6 + int.from_bytes(part[4:6], "little")]
         name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
-        self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
-        self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
+        self._name(name + part, ranks[:1], updated[:1])
         class_id, details = self.labels.find(label), details_of(buffer, shape)
         self.details.put(class_id, details, vector)
         parent = parent_in(details)
         if parent and self.find(parent.decode()) < 0:  # a parent is a label, too
-            self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
-            named = add_details(EMPTY_VECTOR + pack_labels([parent.decode()], DATASET_LIMITS), b"")
-            self._apply(named, np.zeros(1, np.int32), np.zeros(1, np.bool_))
+            named = EMPTY_VECTOR + pack_labels([parent.decode()], DATASET_LIMITS)
+            self._name(named, np.zeros(1, np.int32), np.zeros(1, np.bool_))
         self.tree.put(class_id, self.find(parent.decode()) if parent else -1)
         return int(shape.end)
+
+    def _name(self, record: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> None:
+        self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
+        self._apply(add_details(record, b""), ranks, updated)
 
     def present(self, label: str, retired: bool = False) -> str | None:
         """Return the present name of a label, itself if it is unknown; None if it is retired, unless these count."""
@@ -343,43 +337,32 @@ class LiveModel(ModelState):
             return label
         return self.label(class_id) if retired or not self.changes.is_retired(class_id) else None
 
-    def prepare(self) -> None:
-        """Do the slow part of the change of labels before which ``apply`` has stopped.
-
-        Only reads the model. It may run in another thread while requests are answered, as long as nothing changes the
-        model.
-        """
-        assert self._awaited is not None
-        flows, n = self._awaited[0].flows, self._awaited[0].n_ids
-        reranker = self.reranker.relabelled(flows, n, self.dimension) if self.reranker.on else self.reranker
-        sets = moved(self.label_sets, flows, n) if self.config.known else self.label_sets
-        self._moved = self.index.relabelled(flows, n), sets, reranker
-
-    def _change_labels(self, request: bytes) -> bool | None:
-        """Apply a request to change labels; return whether any changed, None if ``prepare`` must be called first."""
+    def _change_labels(self, request: bytes) -> bool:
+        """Apply a request to change labels; return whether any changed."""
         asked = decode_request(request)
         entry, place = self.at
         at = entry._replace(position=entry.position + place)
-        plan, made = self._awaited or planned(self.labels, self.changes, asked.changes, at)
-        if plan.flows and self._moved is None:
-            self._awaited = plan, made
-            return None
-        self._awaited = None
+        plan, made = planned(self.labels, self.changes, asked.changes, at)
         if not made:
             return False
         self.changes.commit(self.labels, plan, made, at, asked)
-        if self._moved is not None:
-            (self.index, self.label_sets, self.reranker), self._moved = self._moved, None
         self._make_room(0, 0, 0, 0, 0)
+        if plan.moves:
+            self.index.move_classes(plan.flows(), plan.n_ids)
+            if self.config.known:
+                self.label_sets = moved(self.label_sets, plan.flows(), plan.n_ids)
+            if self.reranker.on:
+                self.reranker.move_classes(plan.flows(), plan.n_ids, self.dimension)
+            self._bind()
         counts = self._tallies.label_counts
-        for number in plan.into:
+        for number in plan.merged:
             into = plan.class_of(number)
             counts[into] += counts[number]
             counts[number] = 0
             self.details.move(number, into)
             self.tree.move(number, into)
             self.prequential.move_label(number, into)
-        self.details.changed_pages.update(number // PAGE for number in (*plan.names, *plan.classes, *plan.into))
+        self.details.changed_pages.update(number // PAGE for number in (*plan.names, *plan.classes))
         self.fragments = None
         return True
 

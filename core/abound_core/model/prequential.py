@@ -136,7 +136,7 @@ class Prequential:
         """Return the wrong classes ranked first in the newest ranks of a class, and how often each was; most first."""
         ids, _, answers = self._newest_labels(n_classes)
         answers = answers[ids == class_id][:NEWEST]
-        known = answers[(answers >= 0) & (answers < n_classes)]
+        known = answers[(answers >= 0) & (answers < n_classes) & (answers != class_id)]  # itself: it was merged since
         return Counter(sorted(known.tolist())).most_common(MOST_CONFUSED)
 
     def _newest_labels(

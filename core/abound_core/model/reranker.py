@@ -188,26 +188,29 @@ class Reranker:
         fresh.make_room(n, 0, n_sums, d)
         fresh.arrays.counts[:n], fresh.arrays.sums[1 : n_sums + 1] = counts, sums
         fresh.arrays.rows[class_ids], fresh.arrays.used[0] = np.arange(1, n_sums + 1), n_sums + 1
-        put_means(fresh.arrays, n_sums + 1, d)
+        put_means(fresh.arrays, np.arange(n_sums + 1, dtype=np.int32), d)
         fresh.arrays.dirty[:] = fresh.arrays.counts.reshape(-1, PAGE).any(axis=1)
         return fresh
 
-    def relabelled(self, flows: Flows, n_classes: int, d: int) -> Reranker:
-        """Return a re-ranker in which the vectors of some classes count for others; only reads this one."""
-        arrays, counts = self.to_arrays(), np.zeros(n_classes, np.int64)
-        counts[: len(arrays["counts"])] = arrays["counts"]
-        rows = dict(zip(np.flatnonzero(counts).tolist(), arrays["sums"], strict=True))
-        given = {class_id: (counts[class_id], rows.pop(class_id)) for class_id in flows if class_id in rows}
-        counts[list(given)] = 0
-        for class_id, (count, total) in given.items():
-            for target in flows[class_id]:
-                n, together = int(counts[target]) + int(count), rows.get(target, 0) + total.astype(np.int64)
+    def move_classes(self, flows: Flows, n_classes: int, d: int) -> None:
+        """Let the vectors of some classes count for others."""
+        self.make_room(n_classes, 0, sum(map(len, flows.values())), d)
+        _, _, _, counts, sums, _, rows, used, dirty, _ = self.arrays
+        given = [(class_id, int(counts[class_id]), sums[rows[class_id]].astype(np.int64)) for class_id in flows]
+        counts[list(flows)], rows[list(flows)] = 0, 0
+        changed = set(flows)
+        for class_id, count, total in given:
+            for target in flows[class_id] if count else ():
+                if not rows[target]:
+                    rows[target], sums[used[0]] = used[0], 0
+                    used[0] += 1
+                n, together = int(counts[target]) + count, sums[rows[target]] + total
                 while n >= MOST_COUNTED:
                     n, together = n >> 1, together >> 1
-                counts[target], rows[target] = n, together
-        sums = np.array([rows[class_id] for class_id in sorted(rows)], np.int32).reshape(len(rows), d)
-        n = max(rows, default=-1) + 1
-        return Reranker.from_arrays(self.on, arrays | {"counts": counts[:n], "sums": sums}, n_classes, d)
+                counts[target], sums[rows[target]] = n, together
+                changed.add(target)
+        put_means(self.arrays, rows[list(changed)], d)
+        dirty[[class_id // PAGE for class_id in changed]] = 1
 
     def digest_pages(self, limit: int) -> bool:
         """Digest up to ``limit`` changed pages of classes; return whether no changed page is left."""

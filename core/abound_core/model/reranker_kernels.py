@@ -313,7 +313,7 @@ def put_mean(reranker, row, d):
 
 
 @kernel
-def put_means(reranker, n_rows, d):
-    """Compute the means of the first rows from their sums, after a state was loaded."""
-    for row in range(n_rows):
+def put_means(reranker, rows, d):
+    """Compute the means of rows from their sums."""
+    for row in rows:
         put_mean(reranker, row, d)

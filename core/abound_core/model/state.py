@@ -43,6 +43,11 @@ for each class with a vector. 3: receipts lie in pages, each receipt packed sepa
 pages.)
 """
 
+PARTS = (
+    *("features", "labels", "index", "prequential", "receipts", "tallies"),
+    *("calibration", "details", "tree", "changes", "reranker", "decisions", "label_sets"),
+)
+
 DIGEST_SLICE = 8  # pages of 256 features or labels digested before yielding to other tasks
 
 _json = msgspec.json.Encoder()
@@ -275,24 +280,7 @@ class ModelState:
     def from_arrays(
         cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], secret: tuple[int, int]
     ) -> Self:
-        parts: dict[str, dict[str, npt.NDArray[Any]]] = {
-            name: {}
-            for name in (
-                "features",
-                "labels",
-                "index",
-                "prequential",
-                "receipts",
-                "tallies",
-                "calibration",
-                "details",
-                "tree",
-                "changes",
-                "reranker",
-                "decisions",
-                "label_sets",
-            )
-        }
+        parts: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in PARTS}
         try:
             for name, array in arrays.items():
                 part, _, rest = name.partition("/")

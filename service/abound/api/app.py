@@ -27,6 +27,7 @@ from abound.api.request_body import BodyBudget, Disconnected, Message, Receive, 
 from abound.api.routes import (
     activation,
     challengers,
+    events,
     health,
     jobs,
     label_changes,
@@ -196,6 +197,7 @@ class Application(FastAPI):
             jobs,
             key_routes,
             uncertain,
+            events,
         ):
             self.include_router(routes.router, dependencies=[Depends(check_query)])
         for routes in (health, page):

@@ -29,7 +29,7 @@ from abound.api.decoding import (
     vector_of,
     warning_about,
 )
-from abound.api.label_search import nearest_labels
+from abound.api.label_search import nearest_hint
 from abound.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.api.ndjson_rates import admit_lines
 from abound.api.problems import problem_of
@@ -205,9 +205,10 @@ class Classify:
         if not unknown:
             return None
         field, label = unknown[0]
-        near = " or ".join(map(repr, await nearest_labels(model.live, label)))
+        is_new = model.live.find(label) < 0
+        near = await nearest_hint(model.live, label) if is_new else ""
         more = f", and {len(unknown) - 1} others" if len(unknown) > 1 else ""
-        return f"{field}: the label {label[:100]!r} is not known{more}{f'; did you mean {near}?' if near else ''}"
+        return f"{field}: the label {label[:100]!r} is {'not known' if is_new else 'retired'}{more}{near}"
 
     async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: Warnings) -> bytes | PendingAnswer:
         if line.error is not None:
@@ -309,7 +310,7 @@ class Classify:
             ranking = live.rank_known(vector, request.known, *own)
         elif live.decisions.on and request.decide is not False:
             agreement = request.decide.agreement if isinstance(request.decide, DecideOptions) else None
-            decided = live.decide(vector, *chosen, request.zero_shot, agreement)
+            decided = live.decide(vector, *chosen, zero_shot=request.zero_shot, agreement=agreement)
             ranking = decided.ranking
         elif live.calibration.on or least is not None:
             ranking = live.rank_estimated(
@@ -405,12 +406,15 @@ def check_known(live: LiveModel, request: ClassifyRequest, by_index: bool) -> No
 
 
 def unknown_in(live: LiveModel, request: ClassifyRequest) -> list[tuple[str, str]]:
-    """Return the labels of ``known``, ``include`` and ``exclude`` that the model does not know, with the field."""
+    """Return the labels of ``known``, ``include`` and ``exclude`` that are not known or retired, with the field."""
     if request.include is None and request.exclude is None and request.known is None:
         return []
     chosen = ("known", request.known), ("include", request.include), ("exclude", request.exclude)
     return [
-        (field, label) for field, labels in chosen for label in live.vectorizer.labels(labels) if live.find(label) < 0
+        (field, label)
+        for field, labels in chosen
+        for label in live.vectorizer.labels(labels)
+        if live.find(label) < 0 or live.present(label) is None
     ]
 
 

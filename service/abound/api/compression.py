@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 from abound.api.problems import CODINGS, UnsupportedMedia
 from abound.api.request_body import Headers, Message, Receive, Send
@@ -19,20 +19,8 @@ LARGE_BYTES = 2**16  # an answer above this size is compressed in a thread
 LEVEL = 1
 
 
-class _Decompressor(Protocol):
-    """The interface of the standard library's decompressors of bzip2, LZMA and zstandard."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class _Zlib:
-    """zlib's decompressor of gzip and deflate with that interface."""
+    """zlib's decompressor of gzip and deflate, with the interface of that of zstandard."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -52,8 +40,7 @@ class _Zlib:
         return plain
 
 
-_DECOMPRESSORS: dict[bytes, Callable[[], _Decompressor]]
-_DECOMPRESSORS = dict(zip(CODINGS, (_Zlib, _Zlib, zstd.ZstdDecompressor), strict=True))
+_DECOMPRESSORS: dict[bytes, Callable[[], Any]] = dict(zip(CODINGS, (_Zlib, _Zlib, zstd.ZstdDecompressor), strict=True))
 
 
 def plain_body(receive: Receive, headers: Headers) -> Receive:

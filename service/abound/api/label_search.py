@@ -24,7 +24,7 @@ MOST_KEPT = 100  # unknown labels whose nearest labels are kept: requests repeat
 _ACCENTS = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]+")
 
 _pages: WeakKeyDictionary[LiveModel, list[tuple[int, str]]] = WeakKeyDictionary()
-_nearest: WeakKeyDictionary[LiveModel, dict[tuple[str, int], list[str]]] = WeakKeyDictionary()
+_nearest: WeakKeyDictionary[LiveModel, dict[tuple[str, int], str]] = WeakKeyDictionary()
 
 
 def fold(text: str) -> str:
@@ -68,8 +68,8 @@ async def find_labels(live: LiveModel, *parts: str) -> AsyncIterator[list[tuple[
         at += 1
 
 
-async def nearest_labels(live: LiveModel, label: str, n: int = 3) -> list[str]:
-    """Return known labels that look like this one, or whose name does.
+async def nearest_hint(live: LiveModel, label: str) -> str:
+    """Return a hint with known labels that look like this one, or whose name does; "" if there are none.
 
     They contain a half of it: where one letter is wrong, the other half is right.
     """
@@ -86,5 +86,6 @@ async def nearest_labels(live: LiveModel, label: str, n: int = 3) -> list[str]:
                 break
     if len(kept) >= MOST_KEPT:
         kept.clear()
-    kept[key] = list(dict.fromkeys(live.label(near[one]) for one in get_close_matches(text, near, n)))
+    found = dict.fromkeys(repr(live.label(near[one])) for one in get_close_matches(text, near))
+    kept[key] = f"; did you mean {' or '.join(found)}?" if found else ""
     return kept[key]

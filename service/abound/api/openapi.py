@@ -112,6 +112,12 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def json_body(schema: str | dict[str, Any], required: bool = True, **examples: Any) -> dict[str, Any]:
+    """Return the ``openapi_extra`` of a route that takes JSON, of a schema or the name of one in the document."""
+    found = {"$ref": REF.format(name=schema)} if isinstance(schema, str) else schema
+    return {"requestBody": {"required": required, "content": {JSON: {"schema": found} | examples}}}
+
+
 def config_schema(update: str | None = None) -> dict[str, Any]:
     """Return the schema of a configuration in a request: every field, all optional, with the service's defaults."""
     schema = ConfigShape.model_json_schema()

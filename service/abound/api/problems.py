@@ -282,13 +282,21 @@ def install(app: FastAPI) -> None:
 
 
 def allowed_methods(app: FastAPI, scope: Mapping[str, Any]) -> str:
-    """Return the methods of the path of ``scope``, for ``Allow``; empty when there is no such path."""
-    methods = []
+    """Return the methods of the path of ``scope``, for ``Allow``; empty when there is no such path.
+
+    Where several routes have the path, those count that leave least of it to their parameters: `/labels/changes`, and
+    not any label.
+    """
+    left: dict[str, int] = {}
+    included = [getattr(route, "original_router", None) for route in app.routes]
+    routes = [*app.routes, *(route for router in included if router is not None for route in router.routes)]
     for method in ("DELETE", "GET", "POST", "PUT"):
-        asked = {**scope, "method": method}
-        if any(route.matches(asked)[0] is Match.FULL for route in app.routes):
-            methods += ["GET", "HEAD"] if method == "GET" else [method]
-    return ", ".join(sorted([*methods, "OPTIONS"])) if methods else ""
+        matches = (route.matches({**scope, "method": method}) for route in routes)
+        found = [inner["path_params"] for match, inner in matches if match is Match.FULL and "path_params" in inner]
+        if found:
+            left[method] = min(sum(map(len, one.values())) for one in found)
+    methods = [method for method in left if left[method] == min(left.values())]
+    return ", ".join(sorted([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"])) if left else ""
 
 
 def _parameter_error(errors: Any) -> AboundError:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from abound.cli.file_arguments import PIECE_BYTES
 from abound.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Key,
-    Url,
-    check_files,
+    Printed,
+    asks_service,
     counted,
     format_time,
     format_value,
-    print_json,
-    print_result,
     print_rows,
     print_table,
 )
 from abound.cli.progress import progress_bar
 from abound.cli.read_options import reads_files
 from abound_core.instances.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from abound.client import Client
 
 datasets = typer.Typer(name="datasets", help="Data sets: put, list, show, delete.", no_args_is_help=True)
 
@@ -36,30 +35,22 @@ COLUMNS = ("name", "format", "instances", "features", "classes", "bytes")
 
 @datasets.command("put")
 @reads_files
+@asks_service
 def put_dataset(
+    client: Client,
     name: Annotated[str, typer.Argument(help="Name of the data set. Default: the name of the file.")],
     file: Annotated[
         str | None, typer.Argument(help="File or URL to upload; its suffix names the format.", show_default=False)
     ] = None,
     *,
     options: ReadOptions,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Upload a file. It replaces a data set of the same name."""
-    from abound.client import Client
     from abound.datasets.files import file_errors, open_stored, size_of
 
     if file is None:
         file, name = name, Path(name).name.partition(".")[0]
-    check_files([file], options)
-    with (
-        progress_bar(f"data set {name}") as bar,
-        Client(url, key=key) as client,
-        file_errors(file),
-        open_stored(file) as data,
-    ):
+    with progress_bar(f"data set {name}") as bar, file_errors(file), open_stored(file) as data:
         bar.reset(size_of(file))
 
         def pieces() -> Iterator[bytes]:
@@ -72,43 +63,31 @@ def put_dataset(
 
         answer = client.put_dataset(file, name, pieces=pieces(), **msgspec.to_builtins(options))
     sizes = f"{counted(answer['instances'], 'instance')}, {counted(answer['classes'], 'class', 'classes')}"
-    print_result(answer, f"stored {name}: {sizes}", as_json)
+    return answer, f"stored {name}: {sizes}"
 
 
 @datasets.command("list")
-def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def list_datasets(client: Client) -> Printed:
     """List the data sets by name."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.datasets()
-    if as_json:
-        print_json(answer)
-        return
+    answer = client.datasets()
     rows = [
         (*(format_value(one[column]) for column in COLUMNS), format_time(one["created"])) for one in answer["datasets"]
     ]
-    print_rows((*COLUMNS, "created"), rows, whole=COLUMNS)
+    return answer, partial(print_rows, (*COLUMNS, "created"), rows, whole=COLUMNS)
 
 
 @datasets.command("show")
-def show_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def show_dataset(client: Client, name: Name) -> Printed:
     """Show one data set."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.dataset(name)
-    if as_json:
-        print_json(answer)
-    else:
-        print_table("", answer | {"created": format_time(answer["created"])})
+    answer = client.dataset(name)
+    return answer, partial(print_table, "", answer | {"created": format_time(answer["created"])})
 
 
 @datasets.command("delete")
-def delete_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def delete_dataset(client: Client, name: Name) -> Printed:
     """Delete a data set. Versions fitted on it are kept."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        client.delete_dataset(name)
-    print_result({"deleted": name}, f"deleted {name}", as_json)
+    client.delete_dataset(name)
+    return {"deleted": name}, f"deleted {name}"

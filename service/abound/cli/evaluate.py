@@ -14,9 +14,7 @@ from abound.cli.options import (
     AsJson,
     Assignments,
     changes_of,
-    check_files,
     config_of,
-    error_console,
     format_value,
     print_json,
 )
@@ -83,7 +81,6 @@ def evaluate(
     settings of a model for the live index. For a method it takes the parameters that a job takes, a model's
     ``analyzer``, ``negative`` and ``numbers``, ``idf`` (true or false; true by default for text) or ``params=auto``.
     """
-    check_files([*train, *test], options)
     read = show_files([*train, *test], options, dry_run, yes, as_json)
     train_rows, test_rows = _Files(train, read[: len(train)]), _Files(test, read[len(train) :])
     propensity = _propensity(propensity_a, propensity_b)
@@ -103,7 +100,6 @@ def evaluate(
         print_json(result)
     else:
         _show(result)
-    _show_warning(train_rows, test_rows, assignments)
 
 
 def methods(as_json: AsJson = False) -> None:
@@ -223,29 +219,16 @@ def _evaluate_live(
 
 @dataclass
 class _Files:
-    """The instances of some files, read from the start by each iteration, and the first warning about them."""
+    """The instances of some files, read from the start by each iteration."""
 
     names: list[str]
     options: list[ReadOptions]
-    warning: str | None = None
 
     def __iter__(self) -> Iterator[DatasetInstance]:
         from abound.datasets.files import read_file
-        from abound_core.instances.vectorizer import negative_warning
 
         files = zip(self.names, self.options, strict=True)
-        for instance in chain.from_iterable(read_file(name, options=options) for name, options in files):
-            if self.warning is None and (warning := negative_warning(instance.features or b"")) is not None:
-                self.warning = f"{instance.location}: warning: {warning}"
-            yield instance
-
-
-def _show_warning(train: _Files, test: _Files, assignments: list[str] | None) -> None:
-    from abound_core.config import ModelConfig
-
-    warning = train.warning or test.warning
-    if warning is not None and changes_of(assignments).get("negative", ModelConfig().negative) == "ignore":
-        error_console().print(warning, style="yellow", markup=False)
+        return chain.from_iterable(read_file(name, options=options) for name, options in files)
 
 
 def _show(result: dict[str, Any]) -> None:

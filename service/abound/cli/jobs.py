@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from abound.cli.options import (
-    DEFAULT_URL,
     AsJson,
-    Key,
     Model,
-    Url,
+    Printed,
+    asks_service,
     changes_of,
     format_time,
-    print_json,
+    print_answer,
     print_rows,
     print_table,
 )
@@ -36,7 +36,9 @@ UNWRAPPED_COLUMNS = ("id", "state", "method")
 
 
 @jobs.command("submit")
+@asks_service
 def submit_job(
+    client: Client,
     method: Annotated[str, typer.Argument(help="A method listed by `abound jobs methods`.")],
     model: Model = "default",
     assignments: Annotated[
@@ -47,104 +49,83 @@ def submit_job(
     data: Annotated[str, typer.Option("--data", help="`history`, or the name of a data set.")] = "history",
     activate: Annotated[str, typer.Option("--activate", help="`never` or `if_better`.")] = "never",
     follow: FollowOption = False,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
     as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Submit a job. With `--follow`, exit code 1 unless it succeeds."""
-    from abound.client import Client
-
     params = changes_of(assignments)
-    with Client(url, key=key) as client:
-        if assignments:
-            params |= _typed_strings(assignments, params, client, method)
-        params |= {} if reason is None else {"reason": reason}
-        request = {"method": method, "model": model, "params": params, "data": data, "activate": activate}
-        job = client.submit(request)
-        if follow:
-            job = wait_for_job(client, job["id"])
-    print_job(job, as_json)
+    if assignments:
+        params |= _typed_strings(assignments, params, client, method)
+    params |= {} if reason is None else {"reason": reason}
+    request = {"method": method, "model": model, "params": params, "data": data, "activate": activate}
+    job = client.submit(request)
+    if follow:
+        job = wait_for_job(client, job["id"])
+    print_answer(shown(job), as_json)
     if follow:
         exit_unless_succeeded(job)
+    return None
 
 
 @jobs.command("list")
+@asks_service
 def list_jobs(
+    client: Client,
     state: Annotated[
         str | None,
         typer.Option("--state", help="Only jobs in this state: queued, running, succeeded, failed or cancelled."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Only jobs of this model.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of jobs.")] = 20,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """List jobs, newest first."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.jobs(state=state, model=model, limit=limit)
-    if as_json:
-        print_json(answer)
-        return
+    answer = client.jobs(state=state, model=model, limit=limit)
     rows = []
     for job in answer["jobs"]:
         far = f" {job['progress']:.0%}" if job["state"] == "running" else ""
-        shown = {**job, "state": f"{job['state']}{far}", "stage": job["error"] or job["stage"] or "-"}
-        rows.append([*(str(shown[column]) for column in COLUMNS), format_time(job["created"])])
-    print_rows((*COLUMNS, "submitted"), rows, UNWRAPPED_COLUMNS)
+        row = {**job, "state": f"{job['state']}{far}", "stage": job["error"] or job["stage"] or "-"}
+        rows.append([*(str(row[column]) for column in COLUMNS), format_time(job["created"])])
+    return answer, partial(print_rows, (*COLUMNS, "submitted"), rows, UNWRAPPED_COLUMNS)
 
 
 @jobs.command("show")
-def show_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def show_job(client: Client, job_id: JobId) -> Printed:
     """Show one job and its outcome."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        print_job(client.job(job_id), as_json)
+    return shown(client.job(job_id))
 
 
 @jobs.command("follow")
-def follow_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def follow_job(client: Client, job_id: JobId, as_json: AsJson = False) -> Printed:
     """Follow a job until it has ended. Exit code 1 unless it succeeds."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        job = wait_for_job(client, job_id)
-    print_job(job, as_json)
+    job = wait_for_job(client, job_id)
+    print_answer(shown(job), as_json)
     exit_unless_succeeded(job)
+    return None
 
 
 @jobs.command("cancel")
-def cancel_job(
-    job_id: JobId, follow: FollowOption = False, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
-) -> None:
+@asks_service
+def cancel_job(client: Client, job_id: JobId, follow: FollowOption = False) -> Printed:
     """Cancel a job. A running job stops within seconds; `--follow` waits for that."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        job = client.cancel(job_id)
-        if follow:
-            job = wait_for_job(client, job_id)
-    print_job(job, as_json)
+    job = client.cancel(job_id)
+    if follow:
+        job = wait_for_job(client, job_id)
+    return shown(job)
 
 
 @jobs.command("methods")
-def list_methods(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def list_methods(client: Client) -> Printed:
     """List the methods of jobs with their parameters."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.methods()
-    if as_json:
-        print_json(answer)
-        return
+    answer = client.methods()
+    lines = []
     for method in answer["methods"]:
-        typer.echo(f"{method['name']}: {method['summary']}")
+        lines.append(f"{method['name']}: {method['summary']}")
         needed = method["params"].get("required", [])
         for name, schema in method["params"].get("properties", {}).items():
-            typer.echo(f"    {name}  {_type_of(schema)}{', required' if name in needed else ''}")
+            lines.append(f"    {name}  {_type_of(schema)}{', required' if name in needed else ''}")
+    return answer, "\n".join(lines)
 
 
 def _typed_strings(assignments: list[str], params: dict[str, Any], client: Client, method: str) -> dict[str, str]:
@@ -177,15 +158,12 @@ def _status_words(job: dict[str, Any]) -> Iterable[str]:
         yield f"attempt {job['attempt']}"
 
 
-def print_job(job: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(job)
-        return
-    shown = {name: value for name, value in job.items() if value not in (None, {}, False)}
+def shown(job: dict[str, Any]) -> Printed:
+    given = {name: value for name, value in job.items() if value not in (None, {}, False)}
     for name in ("created", "started", "ended", "heartbeat"):
-        if name in shown:
-            shown[name] = format_time(shown[name])
-    print_table("", shown | {"progress": f"{job['progress']:.0%}"})
+        if name in given:
+            given[name] = format_time(given[name])
+    return job, partial(print_table, "", given | {"progress": f"{job['progress']:.0%}"})
 
 
 def exit_unless_succeeded(job: dict[str, Any]) -> None:

@@ -13,20 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from abound.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Key,
-    Model,
-    Url,
-    counted,
-    format_time,
-    format_value,
-    print_json,
-    print_result,
-    print_rows,
-    print_table,
-)
+from abound.cli.file_arguments import CommandFailed
+from abound.cli.options import Model, Printed, asks_service, counted, format_time, format_value, print_rows, print_table
 from abound.cli.progress import progress_bar
 from abound.cli.read_options import reads_files
 from abound.cli.skos import FORMATS as SKOS_FORMATS
@@ -40,7 +28,8 @@ if TYPE_CHECKING:
 
 BATCH = 500  # labels of one request to register
 PAGE = 10_000  # labels of one answer
-MOST_CHANGES = 1_000_000  # of a file
+MAX_PATH = 100  # labels above one
+CHANGE = ("from", "to", "kind")
 FIELDS = ("label", "name", "description", "parent")  # in a table, all other columns are metadata
 
 
@@ -52,7 +41,9 @@ labels = typer.Typer(help="Labels of a model, and changes of them.", invoke_with
 
 
 @labels.callback()
+@asks_service
 def list_labels(
+    client: Client,
     context: typer.Context,
     model: Model = "default",
     prefix: Annotated[str | None, typer.Option("--prefix", help="Only labels that begin with this.")] = None,
@@ -64,42 +55,44 @@ def list_labels(
     similar: Annotated[
         bool, typer.Option("--similar", help="Only pairs that differ in case, accents or spaces only.")
     ] = False,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """List the labels that a model knows, how often each was learned, its newest R@1, and its name. Or change labels.
 
     --prefix and --contains look at labels and names, without regard to case and accents.
     """
-    from abound.client import Client
-
     if context.invoked_subcommand is not None:
-        return
+        return None
+    if similar:
+        pairs = _similar(client, model)
+        return {"similar": pairs}, partial(print_rows, ("label", "similar"), pairs, whole=("label", "similar"))
+    answer = client.labels(model, prefix=prefix, contains=contains, sort=sort, limit=limit)
+    details, retired = answer["details"], answer.get("retired", ())
 
-    with Client(url, key=key) as client:
-        if similar:
-            pairs = _similar(client, model)
-            if as_json:
-                print_json({"similar": pairs})
-            else:
-                print_rows(("label", "similar"), pairs, whole=("label", "similar"))
-            return
-        answer = client.labels(model, prefix=prefix, contains=contains, sort=sort, limit=limit)
-    if as_json:
-        print_json(answer)
-        return
-    columns: tuple[str, ...] = ("label", "learned", "R@1")
-    figures = zip(answer["labels"], answer["learned"], answer["recent"], strict=True)
-    rows: list[tuple[str, ...]] = [
-        (label, f"{n:,}", "" if recent is None else f"{recent:.2f}") for label, n, recent in figures
-    ]
-    if answer["details"]:
-        columns = (*columns, "name")
-        rows = [(*row, answer["details"].get(row[0], {}).get("name") or "") for row in rows]
-    print_rows(columns, rows, whole=("label",))
-    if answer["total"] > len(rows):
-        typer.echo(f"{len(rows):,} of {counted(answer['total'], 'label')}", err=True)
+    def show() -> None:
+        figures = zip(answer["labels"], answer["learned"], answer["recent"], strict=True)
+        rows = [
+            (
+                *(label, f"{n:,}", "" if recent is None else f"{recent:.2f}"),
+                *([details.get(label, {}).get("name") or ""] if details else []),
+                *(["retired" if label in retired else ""] if retired else []),
+            )
+            for label, n, recent in figures
+        ]
+        columns = ("label", "learned", "R@1", *(["name"] if details else []), *([""] if retired else []))
+        print_rows(columns, rows, whole=("label",))
+        if answer["total"] > len(rows):
+            typer.echo(f"{len(rows):,} of {counted(answer['total'], 'label')}", err=True)
+
+    return answer, show
+
+
+@labels.command("show")
+@asks_service
+def show_label(client: Client, label: Name, model: Model = "default") -> Printed:
+    """Show a label: how often it was learned, its newest R@1, what it is confused with, and its heaviest features."""
+    answer = client.label(model, label, limit=10)
+    shown = answer | {"features": {one["feature"]: one["weight"] for one in answer["features"]}}
+    return answer, partial(print_table, "", shown)
 
 
 def _similar(client: Client, model: str) -> list[tuple[str, ...]]:
@@ -120,142 +113,123 @@ def _similar(client: Client, model: str) -> list[tuple[str, ...]]:
     return pairs
 
 
-def _change(changes: list[dict[str, Any]], model: str, url: str, key: str | None, dry_run: bool, as_json: bool) -> None:
-    from abound.client import Client
+def _change(client: Client, model: str, changes: list[dict[str, Any]], dry_run: bool) -> Printed:
+    answer = client.change_labels(model, changes, dry_run=dry_run)
 
-    with Client(url, key=key) as client:
-        answer = client.change_labels(model, changes, dry_run=dry_run)
-    if as_json:
-        print_json(answer)
-        return
-    for one in answer.get("effects") or ():
-        print_table(one["label"], {name: value for name, value in one.items() if name != "label"})
-    typer.echo(f"{counted(answer['changed'], 'label')} {'would be changed' if dry_run else 'changed'}")
+    def show() -> None:
+        for one in answer.get("effects") or ():
+            print_table(one["label"], {name: value for name, value in one.items() if name != "label"})
+        typer.echo(f"{counted(answer['changed'], 'label')} {'would be changed' if dry_run else 'changed'}")
+
+    return answer, show
 
 
 @labels.command()
+@asks_service
 def rename(
+    client: Client,
     old: Annotated[str, typer.Argument(metavar="FROM")],
     new: Annotated[str, typer.Argument(metavar="TO")],
     alias: Alias = True,
     dry_run: DryRun = False,
-    url: Url = DEFAULT_URL,
     model: Model = "default",
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Rename a label, which keeps what it learned."""
-    _change([{"kind": "rename", "from": old, "to": new, "alias": alias}], model, url, key, dry_run, as_json)
+    return _change(client, model, [{"kind": "rename", "from": old, "to": new, "alias": alias}], dry_run)
 
 
 @labels.command()
+@asks_service
 def merge(
+    client: Client,
     old: Annotated[list[str], typer.Argument(metavar="FROM...")],
     into: Annotated[str, typer.Option("--into", metavar="LABEL", help="The label that gets what was learned.")],
     alias: Alias = True,
     dry_run: DryRun = False,
-    url: Url = DEFAULT_URL,
     model: Model = "default",
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Merge labels into another one."""
     changes = [{"kind": "merge", "from": one, "to": into, "alias": alias} for one in old]
-    _change(changes, model, url, key, dry_run, as_json)
+    return _change(client, model, changes, dry_run)
 
 
-def _add_command(kind: str, help_text: str) -> None:
-    @labels.command(kind, help=help_text)
-    def change(
-        label: Name,
-        dry_run: DryRun = False,
-        url: Url = DEFAULT_URL,
-        model: Model = "default",
-        key: Key = None,
-        as_json: AsJson = False,
-    ) -> None:
-        _change([{"kind": kind, "from": label}], model, url, key, dry_run, as_json)
+@labels.command()
+@asks_service
+def retire(client: Client, label: Name, dry_run: DryRun = False, model: Model = "default") -> Printed:
+    """Never suggest a label again. It keeps what it learned."""
+    return _change(client, model, [{"kind": "retire", "from": label}], dry_run)
 
 
-_add_command("retire", "Never suggest a label again. It keeps what it learned.")
-_add_command("revive", "Suggest a retired label again.")
+@labels.command()
+@asks_service
+def revive(client: Client, label: Name, dry_run: DryRun = False, model: Model = "default") -> Printed:
+    """Suggest a retired label again."""
+    return _change(client, model, [{"kind": "revive", "from": label}], dry_run)
 
 
 @labels.command("changes")
-def list_changes(url: Url = DEFAULT_URL, model: Model = "default", key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def list_changes(client: Client, model: Model = "default") -> Printed:
     """List the newest 1,000 changes, and how to undo each."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.label_changes(model)
-    if as_json:
-        print_json(answer)
-        return
+    answer = client.label_changes(model)
     rows = [
         (format_time(one["time"]), one["kind"], one["from"], format_value(one["to"]), one["by"] or "-", one["undo"])
         for one in answer["changes"]
     ]
-    print_rows(("time", "kind", "from", "to", "key", "to undo it"), rows, whole=("from", "to"))
+    return answer, partial(print_rows, ("time", "kind", "from", "to", "key", "to undo it"), rows, whole=("from", "to"))
 
 
 @labels.command()
+@asks_service
 def apply(
+    client: Client,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A .csv or .tsv with the columns from, to and kind.")],
     dry_run: DryRun = False,
     run: Annotated[str, typer.Option("--run", help="Name of this run: a file is applied once under each name.")] = "",
-    url: Url = DEFAULT_URL,
     model: Model = "default",
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Make the changes of a file, in its order: a line renames, merges, retires, revives or splits a label.
 
-    The lines of a split follow each other, one for each new label. The file has at most 1,000,000 lines. A request has
-    500 changes. After an error those before it stay, and the command can be repeated: they are not made again. With
-    --dry-run each request is checked against the present labels.
+    The lines of a split follow each other, one for each new label. A request has 500 changes. After an error those
+    before it stay, and the command can be repeated: they are not made again. With --dry-run each request is checked
+    against the present labels.
     """
-    from abound.client import Client
+    from abound.client import Refused
 
     rows, totals = _changes(file), {"changes": 0, "changed": 0}
-    with Client(url, key=key) as client, progress_bar("changes") as progress:
+    with progress_bar("changes") as progress:
         while some := list(itertools.islice(rows, BATCH)):
             hashed = hashlib.blake2b(json.dumps([run, totals["changes"], some]).encode(), digest_size=16)
-            answer = client.change_labels(model, some, dry_run=dry_run, key=hashed.hexdigest())
+            try:
+                answer = client.change_labels(model, some, dry_run=dry_run, key=hashed.hexdigest())
+            except Refused as error:
+                raise CommandFailed(f"{file}: after {counted(totals['changes'], 'change')}: {error}") from error
             totals = {"changes": totals["changes"] + len(some), "changed": totals["changed"] + answer["changed"]}
             progress.set_text(f"{totals['changes']:,}")
     before = totals["changes"] - totals["changed"]
     sentence = f"{counted(totals['changed'], 'change')} {'would be made' if dry_run else 'made'}"
-    print_result(totals, sentence + (f", {before:,} were made before" if before else ""), as_json)
+    return totals, sentence + (f", {before:,} were made before" if before else "")
 
 
 def _changes(file: str) -> Iterator[dict[str, Any]]:
     """Yield the changes of a table; the lines of a split are one change."""
     from abound.datasets.files import resolve_file
 
-    waiting: dict[str, Any] | None = None
     options = resolve_file(file, ReadOptions(header=True))
     if options.format not in ("csv", "tsv"):
         raise Malformed(f"{file}: changes are read from .csv and .tsv")
-    for number, cells in enumerate(_cells(file, options, ("from", "to", "kind"))):
-        if number == MOST_CHANGES:
-            raise Malformed(f"{file}: a file has at most {MOST_CHANGES:,} changes")
-        change: dict[str, Any] = {name: cells[name] for name in ("kind", "from", "to") if name in cells}
-        if change.get("kind") == "split":
-            if waiting is not None and waiting["from"] == change["from"]:
-                waiting["to"] += [change.get("to", "")]
-                continue
-            change["to"] = [change.get("to", "")]
-        if waiting is not None:
-            yield waiting
-        waiting = change if change.get("kind") == "split" else None
-        if waiting is None:
-            yield change
-    if waiting is not None:
-        yield waiting
+    rows = _cells(file, options, CHANGE)
+    for (kind, label), some in itertools.groupby(rows, lambda one: (one.get("kind"), one["from"])):
+        if kind == "split":
+            yield {"kind": kind, "from": label, "to": [one.get("to", "") for one in some]}
+        else:
+            yield from [{name: cell for name, cell in one.items() if name in CHANGE} for one in some]
 
 
 @partial(reads_files, names=DIALECT)
+@asks_service
 def register(
+    client: Client,
     file: Annotated[
         str,
         typer.Argument(
@@ -264,9 +238,7 @@ def register(
         ),
     ],
     options: ReadOptions,
-    url: Url = DEFAULT_URL,
     model: Model = "default",
-    key: Key = None,
     learn: Annotated[
         bool, typer.Option("--learn/--no-learn", help="Learn each name once, as an instance of its label.")
     ] = True,
@@ -275,33 +247,45 @@ def register(
     concept_label: Annotated[
         ConceptId, typer.Option("--concept-label", help="SKOS: what becomes the label of a concept.")
     ] = "uri",
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Register labels with a name, a description, a parent and metadata.
 
     A line is {"label": "grain", "name": "Grain", "description": "...", "parent": "...", "metadata": {...}}. A table has
     the columns label, name, description and parent, in this order without a header; its other columns are metadata.
-    Empty cells are left out.
+    Empty cells are left out. In JSON a label may have aliases, a list of other names.
 
-    A concept of SKOS gives its preferred label as the name, its alternative labels and definition as the description,
-    and its first broader concept as the parent. SKOS needs abound[skos]. Parents that close a cycle are left out.
+    A concept of SKOS gives its preferred label as the name, its definition as the description, its alternative labels
+    as aliases, and its first broader concept as the parent. Parents that close a cycle are left out. SKOS needs
+    abound[skos].
 
     A request has 500 labels. After an error the requests before it stay; the command can be repeated.
     """
-    from abound.client import Client
-
     read: Counter[str] = Counter()
     offset, say = None, partial(typer.echo, err=True)
-    with Client(url, key=key) as client:
-        is_skos = skos_format(file)
-        rows = read_concepts(file, language, concept_label, say) if is_skos else _registrations(file, options)
-        while some := list(itertools.islice(rows, BATCH)):
-            offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
-            read.update(field for one in some for field in FIELDS if one.get(field))
-    n, *more = (read[field] for field in FIELDS)
-    said = ", ".join(counted(number, field) for number, field in zip(more, FIELDS[1:], strict=True))
-    counts = {f"{field}s": number for number, field in zip(more, FIELDS[1:], strict=True)}
-    print_result({"registered": n} | counts | {"offset": offset}, f"{counted(n, 'label')} registered: {said}", as_json)
+    is_skos = skos_format(file)
+    rows = read_concepts(file, language, concept_label, say) if is_skos else _registrations(file, options)
+    rows = iter(_top_down(list(rows)))
+    while some := list(itertools.islice(rows, BATCH)):
+        offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
+        read.update(field for one in some for field in FIELDS if one.get(field))
+        read["aliases"] += sum(len(one.get("aliases") or ()) for one in some)
+    n, counts = read["label"], {f"{field}s": read[field] for field in FIELDS[1:]} | {"aliases": read["aliases"]}
+    said = ", ".join(counted(read[field], field) for field in FIELDS[1:])
+    said += f", {counted(read['aliases'], 'alias', 'aliases')}"
+    return {"registered": n} | counts | {"offset": offset}, f"{counted(n, 'label')} registered: {said}"
+
+
+def _top_down(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return parents before their children. So no request closes a cycle with parents that a later one changes."""
+    parents = {str(one["label"]): str(one.get("parent") or "") for one in rows}
+
+    def depth(row: dict[str, Any]) -> int:
+        n, label = 0, str(row["label"])
+        while n < MAX_PATH and (label := parents.get(label, "")):
+            n += 1
+        return n
+
+    return sorted(rows, key=depth)
 
 
 def _registrations(file: str, options: ReadOptions) -> Iterator[dict[str, Any]]:

@@ -27,14 +27,13 @@ from abound.cli.options import (
     Key,
     Model,
     Url,
-    check_files,
     counted,
     error_console,
     print_json,
 )
 from abound.cli.progress import ProgressBar, progress_bar
 from abound.cli.read_options import DryRun, Misread, reads_files, show_files
-from abound_core.errors import AboundError, Malformed, Undecodable
+from abound_core.errors import AboundError, Malformed, WrongOption
 from abound_core.instances.read_options import ReadOptions
 from abound_core.rank_sums import rank_in
 
@@ -70,7 +69,6 @@ class StreamStatistics:
         self.accuracy = RunningAccuracy()
         self.counts: Counter[str] = Counter()
         self.offset: str | None = None
-        self.first_unlabelled: DatasetInstance | None = None
         self.is_warned = False
         self.started = time.perf_counter()
 
@@ -125,7 +123,6 @@ def learn(
     learned. Ctrl-C and SIGTERM end the command at once. It then reports how many instances are done, and from which
     line on the outcome is unknown.
     """
-    check_files(files, options)
     read = show_files(files, options, dry_run, yes, as_json)
     prefix = uuid.uuid4().hex
 
@@ -178,7 +175,7 @@ def classify(
     ] = None,
     known: Annotated[
         list[str] | None,
-        typer.Option("--known", help="Rank the other labels, given this one that is chosen already; repeatable."),
+        typer.Option("--known", help="Rank the other labels, given this known one; repeatable."),
     ] = None,
     levels: Annotated[
         bool, typer.Option("--levels", help="Show the labels above each label, or the surest one above all.")
@@ -207,7 +204,6 @@ def classify(
     standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused or nothing
     was classified.
     """
-    check_files([file], options)
     as_csv = form == "csv" or (form is None and output is not None and output.suffix == ".csv")
     if as_csv and (explain or levels):
         raise typer.BadParameter("explanations and levels are written as JSON only", param_hint="--output-format")
@@ -284,8 +280,8 @@ def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malforme
     """Return the handler of invalid lines. It gets the error and the number of instances up to the line."""
 
     def on_bad(error: Malformed, count: int) -> None:
-        if not skip_bad and isinstance(error, Undecodable):  # so are others: to skip them would lose some labels most
-            raise Malformed(f"{error}: --encoding cp1252, or convert it with iconv")
+        if not skip_bad and isinstance(error, WrongOption):  # so are others: to skip them would lose some labels most
+            raise error
         if not skip_bad:
             raise Malformed(f"{error} (to continue after it, use --skip {count} or --skip-bad)")
         streamed.counts["bad"] += 1
@@ -296,12 +292,10 @@ def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malforme
 
 
 def _why_nothing(verb: str, files: list[str], streamed: StreamStatistics) -> str:
-    one = streamed.first_unlabelled
-    if one is None:
-        bad = f"; lines that are not instances: {n:,}" if (n := streamed.counts["bad"]) else ""
-        return f"no instance to {verb} in {', '.join(files)}{bad}"
-    fields = f" and the fields {', '.join(one.fields)}" if one.fields else ""
-    return f"no instance has labels; the first, {one.location}, has no labels{fields}"
+    if streamed.counts["unlabelled"]:
+        return "no instance has labels; name their column or field with --label"
+    bad = f"; lines that are not instances: {n:,}" if (n := streamed.counts["bad"]) else ""
+    return f"no instance to {verb} in {', '.join(files)}{bad}"
 
 
 def _instances(
@@ -434,7 +428,6 @@ def _run(
                     line = line_of(instance, number)
                     if line is None:
                         streamed.counts["unlabelled"] += 1
-                        streamed.first_unlabelled = streamed.first_unlabelled or instance
                         continue
                     sent.append(instance)
                     yield line

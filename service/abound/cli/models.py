@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from abound.cli.file_arguments import CommandFailed, InputFile, OutputFile, open_pieces, write_pieces
 from abound.cli.options import (
-    DEFAULT_URL,
     AsJson,
     Assignments,
-    Key,
-    Url,
+    Printed,
     Yes,
+    asks_service,
     changes_of,
     confirm,
     format_value,
-    print_json,
-    print_result,
+    print_answer,
     print_rows,
     print_table,
 )
 from abound_core.limits import MODEL_NAME
+
+if TYPE_CHECKING:
+    from abound.client import Client
 
 models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
 snapshots = typer.Typer(no_args_is_help=True, help="The snapshots of a model.")
@@ -42,176 +44,120 @@ Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.",
 
 
 @models.command("list")
-def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def list_models(client: Client) -> Printed:
     """List all models with their sizes."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.models()
-    if as_json:
-        print_json(answer)
-        return
+    answer = client.models()
     sizes = ("learned", "features", "classes", "connections", "memory")
     columns = ("model", *sizes, "offset")
     rows = [(model["name"], *(f"{model[size]:,}" for size in sizes), model["offset"]) for model in answer["models"]]
-    print_rows(columns, rows, whole=columns, right=sizes)
+    return answer, partial(print_rows, columns, rows, whole=columns, right=sizes)
 
 
 @models.command("show")
-def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def show_model(client: Client, name: Name) -> Printed:
     """Show one model: configuration, sizes, digest, running score and calibration of its probabilities."""
-    from abound.client import Client
+    model = client.describe(name)
+    stats = client.stats(name)
 
-    with Client(url, key=key) as client:
-        model = client.describe(name)
-        stats = client.stats(name)
-    if as_json:
-        print_json(model | {"stats": stats})
-        return
-    config = model.pop("config", {})
-    print_table("", {field: value for field, value in model.items() if not isinstance(value, (dict, list))})
-    print_table("\nconfiguration", config)
-    _show_score(stats)
+    def show() -> None:
+        print_table("", {field: value for field, value in model.items() if not isinstance(value, (dict, list))})
+        print_table("\nconfiguration", model["config"])
+        _show_score(stats)
+
+    return model | {"stats": stats}, show
 
 
 @models.command("create")
-def create_model(
-    name: Name,
-    assignments: Assignments = None,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@asks_service
+def create_model(client: Client, name: Name, assignments: Assignments = None) -> Printed:
     """Create a model. Fails if a model of this name exists."""
-    from abound.client import Client
-
     changes = changes_of(assignments)
-    with Client(url, key=key) as client:
-        if _exists(client, name):
-            raise CommandFailed(f"the model {name} exists already; change it with: abound models configure {name}")
-        answer = client.configure(name, changes)
-    print_result(answer, f"created {name}", as_json)
+    if _exists(client, name):
+        raise CommandFailed(f"the model {name} exists already; change it with: abound models configure {name}")
+    answer = client.configure(name, changes)
+    return answer, f"created {name}"
 
 
 @models.command("configure")
-def configure_model(
-    name: Name,
-    assignments: Assignments = None,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@asks_service
+def configure_model(client: Client, name: Name, assignments: Assignments = None) -> Printed:
     """Change fields of a model's configuration."""
-    from abound.client import Client
-
     changes = changes_of(assignments)
     if not changes:
         raise typer.BadParameter("give at least one field to change", param_hint="--set")
-    with Client(url, key=key) as client:
-        client.describe(name)
-        answer = client.configure(name, changes)
-    print_result(answer, f"configured {name}", as_json)
+    client.describe(name)
+    answer = client.configure(name, changes)
+    return answer, f"configured {name}"
 
 
 @models.command("undo")
+@asks_service
 def undo_replacement(
+    client: Client,
     name: Name,
     reason: Annotated[str | None, typer.Option("--reason", help="Reason to store with the job.")] = None,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
     yes: Yes = False,
     as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Undo the last refit, restore or undo of a model. Keep what it has learned since.
 
     Submits the job `undo`, and waits until it has ended.
     """
-    from abound.cli.jobs import exit_unless_succeeded, print_job, wait_for_job
-    from abound.client import Client
+    from abound.cli.jobs import exit_unless_succeeded, shown, wait_for_job
 
     confirm(f"Undo the last replacement of {name}?", yes)
     params = {} if reason is None else {"reason": reason}
-    with Client(url, key=key) as client:
-        job = wait_for_job(client, client.submit({"method": "undo", "model": name, "params": params})["id"])
-    print_job(job, as_json)
+    job = wait_for_job(client, client.submit({"method": "undo", "model": name, "params": params})["id"])
+    print_answer(shown(job), as_json)
     exit_unless_succeeded(job)
+    return None
 
 
 @models.command("delete")
-def delete_model(
-    name: Name,
-    yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@asks_service
+def delete_model(client: Client, name: Name, yes: Yes = False) -> Printed:
     """Delete a model and everything it has learned."""
-    from abound.client import Client
-
     confirm(f"Delete {name} and everything it has learned?", yes)
-    with Client(url, key=key) as client:
-        client.delete(name)
-    print_result({"deleted": name}, f"deleted {name}", as_json)
+    client.delete(name)
+    return {"deleted": name}, f"deleted {name}"
 
 
 @models.command("export")
-def export_model(
-    name: Name,
-    file: OutputFile,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@asks_service
+def export_model(client: Client, name: Name, file: OutputFile) -> Printed:
     """Write a whole model into one file."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        size = write_pieces(file, client.export(name))
-    if size is not None:
-        print_result(
-            {"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json
-        )
+    size = write_pieces(file, client.export(name))
+    answer = {"model": name, "file": str(file), "bytes": size}
+    return None if size is None else (answer, f"wrote {name} to {file}, {size:,} bytes")
 
 
 @models.command("import")
-def import_model(
-    name: Name,
-    file: InputFile,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@asks_service
+def import_model(client: Client, name: Name, file: InputFile) -> Printed:
     """Create a model from an exported file. Fails if a model of this name has already learned."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client, open_pieces(file) as pieces:
+    with open_pieces(file) as pieces:
         answer = client.import_(name, pieces)
-    print_result(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
+    return answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}"
 
 
 @snapshots.command("list")
-def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def list_snapshots(client: Client, name: Name = "default") -> Printed:
     """List the snapshots of a model, newest first."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.snapshots(name)
-    if as_json:
-        print_json(answer)
-        return
+    answer = client.snapshots(name)
     columns = ("id", "offset", "bytes", "digest")
     rows = [[str(snapshot.get(column, "-")) for column in columns] for snapshot in answer["snapshots"]]
-    print_rows(columns, rows, columns[:3])
+    return answer, partial(print_rows, columns, rows, columns[:3])
 
 
 @snapshots.command("create")
-def create_snapshot(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def create_snapshot(client: Client, name: Name = "default") -> Printed:
     """Request a snapshot. The worker makes it."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.snapshot(name)
-    print_result(answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}", as_json)
+    answer = client.snapshot(name)
+    return answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}"
 
 
 def _exists(client: Any, name: str) -> bool:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from abound_core.errors import InvalidInstance, Malformed
+from abound_core.errors import InvalidInstance
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from abound_core.config import ModelConfig
-    from abound_core.instances.read_options import ReadOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -100,19 +101,6 @@ def config_of(assignments: list[str] | None) -> ModelConfig:
         raise typer.BadParameter(str(error), param_hint="--set") from error
 
 
-def check_files(names: list[str], options: ReadOptions) -> None:
-    """Raise typer.BadParameter if a file is missing, or nothing names its format."""
-    from abound.datasets.files import STANDARD_INPUT, format_of, is_url
-
-    for name in names:
-        try:
-            format_of(name, options.format)
-        except Malformed as error:
-            raise typer.BadParameter(str(error)) from error
-        if name != STANDARD_INPUT and not is_url(name) and not Path(name).exists():
-            raise typer.BadParameter(f"{name}: no such file")
-
-
 def confirm(question: str, yes: bool) -> None:
     """Ask on standard error, unless ``yes``; "no" ends the command. Raises typer.BadParameter without a terminal."""
     if yes:
@@ -125,6 +113,55 @@ def confirm(question: str, yes: bool) -> None:
 def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+Printed = tuple[Mapping[str, Any], str | Callable[[], None]] | None
+
+
+def print_answer(printed: Printed, as_json: bool) -> None:
+    if printed is None:
+        return
+    answer, text = printed
+    if as_json:
+        print_json(answer)
+    elif isinstance(text, str):
+        typer.echo(text)
+    else:
+        text()
+
+
+def asks_service(command: Callable[..., Printed]) -> Callable[..., None]:
+    """Give a command the options --url, --key and --json, and a client as its first argument.
+
+    It returns the answer, which --json prints, and a sentence or a function that prints; or None, if it prints itself.
+    """
+
+    @wraps(command)
+    def run(*, url: str, key: str | None, as_json: bool, **given: Any) -> None:
+        from abound.client import Client
+
+        if takes_json:
+            given["as_json"] = as_json
+        with Client(url, key=key) as client:
+            print_answer(command(client, **given), as_json)
+
+    own = list(inspect.signature(command).parameters.values())[1:]
+    takes_json = any(one.name == "as_json" for one in own)
+    hints = get_type_hints(command, localns={"Client": object}, include_extras=True)
+    more = {"url": (Url, DEFAULT_URL), "key": (Key, None), "as_json": (AsJson, False)}
+    kept = [
+        one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in own
+        if one.name != "as_json"
+    ]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in more.items()
+    ]
+    run.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    del run.__wrapped__
+    return run
 
 
 def print_result(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:

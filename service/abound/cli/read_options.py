@@ -92,6 +92,7 @@ def _show(report: Inspection) -> None:
     words = [options.format or "", *([options.encoding] if options.encoding else [])]
     if options.delimiter:
         words += [f"separated by {options.delimiter!r}", f"quotes {options.quote}", f"decimal sign {options.decimal!r}"]
+        words += [f"dates {options.date_format}"] if options.date_format else []
         words += ["header" if options.header else "no header: columns are numbers"]
         words += [f"{counted(options.skip_rows, 'line')} skipped"] if options.skip_rows else []
     console.print(f"{report.file}: {', '.join(words)}", markup=False, soft_wrap=True)

@@ -1,7 +1,8 @@
 """SKOS: the concepts of a vocabulary as labels, read with rdflib (the extra ``skos``).
 
-A concept gives its ``skos:prefLabel`` as the name, its ``skos:altLabel`` and ``skos:definition`` as the description,
-and as the parent the first ``skos:broader`` that closes no cycle. Concepts marked ``owl:deprecated`` are left out.
+A concept gives its ``skos:prefLabel`` as the name, its ``skos:definition`` as the description, its ``skos:altLabel`` as
+aliases, and as the parent the first ``skos:broader`` that closes no cycle. Concepts marked ``owl:deprecated`` are left
+out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 ConceptId = Literal["uri", "notation", "name"]  # what becomes the label of a concept
 FORMATS = {".ttl": "turtle", ".rdf": "xml", ".nt": "nt", ".jsonld": "json-ld"}  # by suffix; ``.gz`` may follow
-MAX_DESCRIPTION = 4096  # characters; further alternative labels are left out
+MAX_DESCRIPTION, MAX_ALIASES = 4096, 1000  # characters, and names; more are left out
 
 
 def format_of(file: str) -> str | None:
@@ -67,6 +68,8 @@ def read_concepts(
     if any(languages) and not any(one == language or one.startswith(f"{language}-") for one in languages):
         counts = ", ".join(f"{one or 'no language'} ({n:,})" for one, n in languages.most_common())
         raise Malformed(f"{file}: no concept has a name in the language {language}; names are in {counts}")
+    labels = {concept: label_of(concept) for concept in concepts}
+    taken = set(labels.values())  # an alias means one label
     parents: dict[Node, Node] = {}
     for concept in sorted(concepts, key=str):
         for broader in sorted((one for one in graph.objects(concept, SKOS.broader) if one in concepts), key=str):
@@ -77,24 +80,16 @@ def read_concepts(
                 parents[concept] = broader
                 break
             say(f"left out, because it closes a cycle: {concept} skos:broader {broader}")
-        others = [*text_of(concept, SKOS.altLabel), *text_of(concept, SKOS.definition)]
         found: dict[str, Any] = {
+            "label": labels[concept],
             "name": next(iter(text_of(concept, SKOS.prefLabel)), None),
-            "description": _joined(others),
-            "parent": label_of(parents[concept]) if concept in parents else None,
+            "aliases": [name for name in text_of(concept, SKOS.altLabel) if name not in taken][:MAX_ALIASES],
+            "description": "; ".join(text_of(concept, SKOS.definition))[:MAX_DESCRIPTION],
+            "parent": labels[parents[concept]] if concept in parents else None,
             "metadata": {"uri": str(concept)} if label != "uri" else None,
         }
-        yield {"label": label_of(concept)} | {name: value for name, value in found.items() if value}
-
-
-def _joined(texts: list[str]) -> str:
-    """Return as many whole texts as a description may hold, separated by semicolons."""
-    found = ""
-    for text in texts:
-        longer = f"{found}; {text}" if found else text
-        if len(longer) <= MAX_DESCRIPTION:
-            found = longer
-    return found
+        taken.update(found["aliases"])
+        yield {name: value for name, value in found.items() if value}
 
 
 def _parsed(file: str) -> Graph:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from abound.cli.file_arguments import CommandFailed, InputFile, OutputFile, open_pieces, write_pieces
 from abound.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Key,
     Model,
-    Url,
+    Printed,
+    asks_service,
     format_time,
     format_value,
-    print_json,
-    print_result,
     print_rows,
     print_table,
     table_console,
 )
+
+if TYPE_CHECKING:
+    from abound.client import Client
 
 versions = typer.Typer(
     name="versions", help="Fitted methods: list, show, compare, activate, export, import, delete.", no_args_is_help=True
@@ -32,15 +32,10 @@ WIDE_TERMINAL = 120  # columns from which on the table shows every measure
 
 
 @versions.command("list")
-def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+@asks_service
+def list_versions(client: Client, model: Model = "default") -> Printed:
     """List the versions of a model, newest first."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.versions(model)
-    if as_json:
-        print_json(answer)
-        return
+    answer = client.versions(model)
     narrow = table_console().width < WIDE_TERMINAL
     names, sizes = (MEASURES[:1], ("instances",)) if narrow else (MEASURES, ("instances", "bytes"))
     rows = []
@@ -51,46 +46,32 @@ def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = N
             [card["id"], card["method"], *measures, *counts, format_time(card["created"]), card["needed"] or ""]
         )
     whole = ("id", "method", *names, *sizes)
-    print_rows((*whole, "created", ""), rows, whole)
+    return answer, partial(print_rows, (*whole, "created", ""), rows, whole)
 
 
 @versions.command("show")
-def show_version(
-    version: VersionId, model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
-) -> None:
+@asks_service
+def show_version(client: Client, version: VersionId, model: Model = "default") -> Printed:
     """Show the card of a version."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        card = client.version(model, version)
-    if as_json:
-        print_json(card)
-        return
+    card = client.version(model, version)
     shown = {name: value for name, value in card.items() if value is not None}
-    print_table("", shown | {"created": format_time(card["created"])})
+    return card, partial(print_table, "", shown | {"created": format_time(card["created"])})
 
 
 @versions.command("compare")
+@asks_service
 def compare_versions(
+    client: Client,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of versions.  [default: the newest 20]")
     ] = None,
     model: Model = "default",
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Compare versions side by side: metrics, sizes, parameters."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        names = ids or [card["id"] for card in client.versions(model)["versions"]][:20]
-        if not names:
-            raise CommandFailed(f"the model {model} has no versions")
-        answer = client.compare_versions(model, names)
-    if as_json:
-        print_json(answer)
-        return
+    names = ids or [card["id"] for card in client.versions(model)["versions"]][:20]
+    if not names:
+        raise CommandFailed(f"the model {model} has no versions")
+    answer = client.compare_versions(model, names)
     rows = [
         ("method", *answer["methods"]),
         ("created", *map(format_time, answer["created"])),
@@ -98,71 +79,46 @@ def compare_versions(
     ]
     for part in ("sizes", "metrics", "params"):
         rows += [(name, *map(format_value, values)) for name, values in answer[part].items()]
-    print_rows(("", *answer["versions"]), rows, whole=("",))
+    return answer, partial(print_rows, ("", *answer["versions"]), rows, whole=("",))
 
 
 @versions.command("export")
-def export_version(
-    version: VersionId,
-    file: OutputFile,
-    model: Model = "default",
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@asks_service
+def export_version(client: Client, version: VersionId, file: OutputFile, model: Model = "default") -> Printed:
     """Export a version to one file."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        size = write_pieces(file, client.export_version(model, version))
-    if size is not None:
-        answer = {"version": version, "file": str(file), "bytes": size}
-        print_result(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
+    size = write_pieces(file, client.export_version(model, version))
+    answer = {"version": version, "file": str(file), "bytes": size}
+    return None if size is None else (answer, f"wrote {version} to {file}, {size:,} bytes")
 
 
 @versions.command("import")
-def import_version(
-    file: InputFile,
-    model: Model = "default",
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@asks_service
+def import_version(client: Client, file: InputFile, model: Model = "default") -> Printed:
     """Add a version from an exported file to a model."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client, open_pieces(file) as pieces:
+    with open_pieces(file) as pieces:
         card = client.import_version(model, pieces)
-    print_result(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
+    return card, f"imported {card['method']} as {card['id']}, digest {card['digest']}"
 
 
 @versions.command("activate")
+@asks_service
 def activate_version(
+    client: Client,
     version: Annotated[str, typer.Argument(metavar="ID", help="Id of the version, or live for the index.")],
     reason: Annotated[str, typer.Option(help="Reason to store with the event.")] = "",
     model: Model = "default",
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Printed:
     """Make a version answer the requests that name none. All replicas switch at one offset.
 
     To roll back, activate the former version.
     """
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.activate(model, version, reason)
-    print_result(answer, f"{version} is active from {answer['offset']} on; formerly {answer['former']}", as_json)
+    answer = client.activate(model, version, reason)
+    return answer, f"{version} is active from {answer['offset']} on; formerly {answer['former']}"
 
 
 @versions.command("delete")
-def delete_version(
-    version: VersionId, model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
-) -> None:
+@asks_service
+def delete_version(client: Client, version: VersionId, model: Model = "default") -> Printed:
     """Delete a version. Fails if it is active or a challenger."""
-    from abound.client import Client
-
-    with Client(url, key=key) as client:
-        client.delete_version(model, version)
-    print_result({"deleted": version}, f"deleted {version}", as_json)
+    client.delete_version(model, version)
+    return {"deleted": version}, f"deleted {version}"

@@ -7,7 +7,7 @@
 
 A row is a text, a row of numbers, a dict, or a row of a pandas or Polars frame with other columns than numbers. A text
 is split by the analyzer of the model. Of numbers, each column is a feature, named ``x0``, ``x1``, ..., or by its column
-name if the columns have names. Zeros are absent features, so sparse matrices are the natural input. Frames need
+name if the columns have names. Zeros and NaN are absent features, so sparse matrices are the natural input. Frames need
 pyarrow, and their columns are those of a table (``abound_core.instances.tables``). The label of a class is
 ``str(class)``.
 
@@ -51,7 +51,7 @@ from abound_core.config import ModelConfig
 from abound_core.instances import text_encoder
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.dense_vector import quantize
-from abound_core.instances.names import label_text, normalized
+from abound_core.instances.names import is_absent, label_text, normalized
 from abound_core.instances.read_options import ReadOptions
 from abound_core.instances.record import is_empty, pack_labels
 from abound_core.instances.tables import LABEL_COLUMNS, read_batches, read_records
@@ -256,6 +256,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = not self.vectors  # an absent feature, as zero
         tags.classifier_tags.multi_label = True
         return tags
 
@@ -363,7 +364,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _numbers(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
         try:
-            return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, **options)
+            finite = True if self.vectors else "allow-nan"
+            return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_all_finite=finite, **options)
         except ValueError as error:
             if not str(error).startswith("could not convert string"):
                 raise
@@ -410,7 +412,11 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X.sum_duplicates()
         for at, end in zip(X.indptr[:-1].tolist(), X.indptr[1:].tolist(), strict=True):
             places, values = X.indices[at:end].tolist(), X.data[at:end].tolist()
-            yield always | {named[place]: value for place, value in zip(places, values, strict=True) if value} or None
+            yield (
+                always
+                | {named[place]: value for place, value in zip(places, values, strict=True) if value and value == value}
+                or None
+            )
 
     def _estimates(self, X: Any) -> tuple[npt.NDArray[Any], Iterator[Estimates]]:
         blocks = self._blocks(X)
@@ -469,9 +475,9 @@ def _texts(X: Any) -> list[str] | None:
         return None
     if not len(X):
         raise ValueError("X has no rows")
-    if not isinstance(next(iter(X)), str):
+    if not isinstance(next((one for one in X if not is_absent(one)), None), str):
         return None
-    texts = list(X)
+    texts = ["" if is_absent(text) else text for text in X]
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"X has texts, but X[{i}] is of type {type(text).__name__}")

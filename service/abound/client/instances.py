@@ -201,12 +201,11 @@ def rows_of(instances: Any, options: Mapping[str, Any]) -> Any:
     """
     if not options and not hasattr(instances, "columns"):
         return instances
-    from abound_core.instances.tables import read_batches, read_records, resolve_batch
+    from abound_core.instances.tables import read_batches, read_records
 
     given, bad = ReadOptions.of(**options), list[Malformed]()
     if hasattr(instances, "columns"):
-        batches = batches_of(instances)
-        rows = read_batches(batches, resolve_batch(batches[0], given) if batches else given, "", bad.append)
+        rows = read_batches(batches_of(instances), given, "", bad.append)
     else:
         rows = read_records(instances, given, on_bad=bad.append)
     return _with_errors(rows, bad)
@@ -257,6 +256,10 @@ def learn_encoder(keyed: bool) -> Callable[[Labelled | Fields], bytes]:
     prefix, numbers = uuid.uuid4().hex.encode(), count(1)
 
     def encode(given: Any) -> bytes:
+        if isinstance(given, Mapping) and (named := given.keys() & {"label", "labels"}):  # as in JSON lines
+            labels = given["labels" if "labels" in named else "label"]
+            labels = [labels] if isinstance(labels, str | int | float) else labels
+            given = {name: value for name, value in given.items() if name != "label"} | {"labels": labels}
         instance = _struct(given, Labelled)
         line = client_requests.encode_document(instance)
         if not keyed or instance.key is not None:

@@ -41,11 +41,17 @@ Download = TypeVar("Download")  # a file received: an iterator or async iterator
 
 
 class ModelLabels(Generic[Document]):
-    """The changes of the labels of one model: ``client.model(name).labels``. The arguments are those of the API."""
+    """The labels of one model and their changes: ``client.model(name).labels``. The arguments are those of the API."""
 
     def __init__(self, client: Resources[Document, Any, Any, Any], name: str) -> None:
         self._client = client
         self._name = name
+
+    def list(self, **query: Any) -> Document:
+        return self._client.labels(self._name, **query)
+
+    def show(self, label: str, *, limit: int | None = None) -> Document:
+        return self._client.label(self._name, label, limit=limit)
 
     def rename(self, label: str, to: str, *, alias: bool = True, dry_run: bool = False) -> Document:
         return self._change("rename", [label], to, alias, dry_run)
@@ -54,7 +60,7 @@ class ModelLabels(Generic[Document]):
         return self._change("merge", labels, into, alias, dry_run)
 
     def split(self, label: str, to: Sequence[str], *, dry_run: bool = False) -> Document:
-        return self._change("split", [label], list(to), True, dry_run)
+        return self._change("split", [label], [*to], True, dry_run)
 
     def retire(self, label: str, *, dry_run: bool = False) -> Document:
         return self._change("retire", [label], "", True, dry_run)
@@ -65,7 +71,9 @@ class ModelLabels(Generic[Document]):
     def changes(self) -> Document:
         return self._client.label_changes(self._name)
 
-    def _change(self, kind: str, labels: Sequence[str], to: str | list[str], alias: bool, dry_run: bool) -> Document:
+    def _change(
+        self, kind: str, labels: Sequence[str], to: str | Sequence[str], alias: bool, dry_run: bool
+    ) -> Document:
         more = {"to": to, "alias": alias} if to else {}
         return self._client.change_labels(
             self._name, [{"kind": kind, "from": one, **more} for one in labels], dry_run=dry_run

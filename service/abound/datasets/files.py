@@ -33,7 +33,7 @@ from abound.datasets.detection import SAMPLE_BYTES, WITH_COLUMNS, resolve
 from abound_core.errors import AboundError, Malformed, TooLarge
 from abound_core.instances.data_formats import DatasetInstance, at_line, raise_error, read_instances
 from abound_core.instances.read_options import Format, ReadOptions
-from abound_core.instances.tables import CsvRows, read_batches, read_csv, read_records, resolve_batch
+from abound_core.instances.tables import CsvRows, read_batches, read_csv, read_records
 
 MAX_LINE_BYTES = 16 * 2**20  # the service would accept no longer instance
 STANDARD_INPUT = "-"
@@ -128,11 +128,7 @@ def _resolved(stream: Any, name: str, options: ReadOptions) -> ReadOptions:
     form, _ = format_of(name, options.format)
     if form != "parquet" and form != "arrow":
         return resolve(stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES], form, shown_name(name), options)
-    options = replace(options, format=form, is_resolved=True)
-    for batch in islice(_batches(stream, form, None, shown_name(name), None), len(options.label) > 1):
-        options = resolve_batch(batch, options)
-    stream.seek(0)
-    return options
+    return replace(options, format=form, is_resolved=True)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import msgspec
 
 from abound.datasets.detection import SAMPLE_ROWS, WITH_COLUMNS
 from abound.datasets.files import COLUMNAR, read_file, resolve_file
-from abound_core.errors import AboundError, Malformed, TooLarge
+from abound_core.errors import Malformed, TooLarge
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.read_options import ANY_FIELD, ReadOptions
 from abound_core.instances.tables import LABEL_COLUMNS, PANDAS_INDEX
@@ -25,6 +25,8 @@ LEAST_ROWS = 10  # of a warning about the values of a column
 UNIQUE_SHARE = 0.9  # distinct values of near-unique strings
 CODES_SHARE = 0.25  # most distinct values of whole numbers that may be codes
 LEAST_CODE = 16  # smaller whole numbers are counts or grades
+MARKS = frozenset(("0", "1", "-1", "2", "yes", "no", "y", "n", "true", "false", "t", "f", "x"))  # no names of labels
+SEPARATORS = ";|,"
 HTML_SHARE = 0.2  # of the texts
 
 _HTML = re.compile(r"<(?:html|body|head|p|div|span|br|a|table|td|li|ul|img|style)\b[^>]*>", re.IGNORECASE)
@@ -51,24 +53,15 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     misread: str | None
 
 
-class _Enough(AboundError):
-    pass
-
-
 def inspect(name: str, options: ReadOptions) -> Inspection:
     """Read the first rows of a file. Raises Malformed if its header or its end is wrong."""
     given, options = options, resolve_file(name, options)
     bad: list[Malformed] = []
     found: list[DatasetInstance] = []
 
-    def on_bad(error: Malformed) -> None:
-        bad.append(error)
-        if len(bad) > SAMPLE_ROWS:
-            raise _Enough
-
-    with suppress(_Enough, TooLarge):
+    with suppress(TooLarge):
         bound = None if options.format in COLUMNAR else INSPECTED_BYTES
-        found.extend(islice(read_file(name, None, bound, on_bad, options), SAMPLE_ROWS))
+        found.extend(islice(read_file(name, None, bound, bad.append, options), SAMPLE_ROWS))
     labels = Counter(label for one in found for label in one.labels)
     columns = _columns(found, options) if options.format in WITH_COLUMNS else {}
     warnings = [*_of_columns(columns), *_of_labels(labels)]
@@ -85,7 +78,8 @@ def inspect(name: str, options: ReadOptions) -> Inspection:
     if not given.encoding and options.encoding not in (None, "utf-8", "utf-16"):
         warnings.append(f"not UTF-8 but {options.encoding}, it seems; if letters look wrong, name the --encoding")
     if found and columns:
-        seen = {*PANDAS_INDEX, *LABEL_COLUMNS, *options.roles, *options.ignore, *(name for name, _ in columns)}
+        seen = {*PANDAS_INDEX, *LABEL_COLUMNS, *options.roles, *options.ignore}
+        seen |= {part for name, _ in columns for part in (name, name.removesuffix(" weekday"))}
         if ANY_FIELD not in options.ignore:
             warnings += [f"{name}: the column is empty" for name in found[0].fields if name not in seen]
     return Inspection(
@@ -131,7 +125,9 @@ def _of_columns(columns: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
         strings = [value for value in values if isinstance(value, str)]
         n = len(values)
         if role == "text" and sum(map(bool, map(_HTML.search, strings))) > HTML_SHARE * n:
-            yield f"{name}: the texts look like HTML; remove the markup before"
+            yield f"{name}: the texts look like HTML; remove the markup, or set analyzer.html=true for the model"
+        if negative := sum(type(value) in (int, float) and value < 0 for value in values):
+            yield f"{name}: {negative} of {n} numbers are negative; only a model with negative=split learns them"
         if role not in ("feature", "number") or n < LEAST_ROWS:
             continue
         numbers = [value for value in values if type(value) in (int, float) and value == int(value)]
@@ -148,8 +144,15 @@ def _of_columns(columns: dict[tuple[str, str], list[Any]]) -> Iterator[str]:
 def _of_labels(labels: Counter[str]) -> Iterator[str]:
     if not labels:
         yield "there are no labels; name their column or field with --label"
-    elif {*labels} <= {"0", "1"}:
-        yield "the labels are only 0 and 1; if several columns are labels, name each of them: --label a --label b"
+        return
+    if {label.casefold() for label in labels} <= MARKS:
+        yield (
+            f"the labels are only {' and '.join(labels)}; if several columns are labels, name each of them, as "
+            "--label a --label b: those of 0 and 1, or true and false, are labels by their name"
+        )
+    for sign in SEPARATORS:
+        if 2 * sum(n for label, n in labels.items() if sign in label.strip(sign)) > labels.total():
+            yield f"most labels have {sign!r} in them; if it separates several, --label-separator {sign!r}"
     alike: dict[str, list[str]] = defaultdict(list)
     for label in labels:
         alike[unicodedata.normalize("NFKC", re.sub(r"[\s\u200b-\u200d\ufeff]+", "", label)).casefold()].append(label)

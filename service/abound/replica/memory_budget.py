@@ -25,7 +25,7 @@ from abound.processes.memory import default_models_memory
 from abound.state.replicated_model import ReplicatedModel
 from abound_core.errors import MemoryLimitExceeded, Overloaded
 
-LOOK_SECONDS = 0.01  # most age of the size that ``check`` uses, for a model below half of its bound
+LOOK_SECONDS = 0.01  # most age of the size that ``check`` uses, below half of the bounds
 
 
 PREPARING_RETRY_SECONDS = 5.0
@@ -100,7 +100,10 @@ class MemoryBudget:
             return
         looked, size = self._looked.get(model.name, (0.0, 0))
         now = time.monotonic()
-        if now - looked > LOOK_SECONDS or (bound is not None and 2 * size > bound):
+        is_near = (bound is not None and 2 * size > bound) or (self.most is not None and 2 * self._total > self.most)
+        if is_near or now - looked > LOOK_SECONDS:
+            if any(there.name not in self._sizes for there in models()):
+                self.update_sizes(models())  # models that were created, and have not learned
             size = needed_bytes(model)
             self._looked[model.name] = (now, size)
             counted = _counted_bytes(model, size)

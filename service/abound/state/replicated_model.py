@@ -97,8 +97,6 @@ async def step(live: LiveModel, applying: EntryApplication, limit: int) -> None:
     if live.is_crowded:
         live.replace_tables(await asyncio.to_thread(live.enlarged))
     applying.step(limit)
-    if applying.waits:
-        await asyncio.to_thread(live.prepare)
 
 
 async def configure(live: LiveModel, event: ConfigureEvent) -> None:

@@ -31,6 +31,7 @@ export class Problem extends Error {
 export const key = {
   get: () => sessionStorage.getItem(KEY),
   set: (value) => sessionStorage.setItem(KEY, value),
+  forget: () => sessionStorage.removeItem(KEY),
 };
 
 export const events = new EventTarget();
@@ -54,7 +55,7 @@ function problemOf(status, text) {
     // The answer is not from the service but from a proxy in front of it.
   }
   if (!said || typeof said.title !== "string") {
-    said = { title: "An answer that is none of the service's", detail: `HTTP ${status}`, status, type: "about:blank" };
+    said = { title: "This answer did not come from Abound", detail: `HTTP ${status}`, status, type: "about:blank" };
   }
   const problem = new Problem({ ...said, status });
   if (problem.isAboutKey) events.dispatchEvent(new Event("key"));
@@ -145,11 +146,33 @@ function parsed(block) {
 export async function download(path, name, signal) {
   const answer = await send("GET", path, { headers: headersFor(), signal });
   if (!answer.ok) throw problemOf(answer.status, await received(answer.text()));
+  saveAs(await received(answer.blob()), name);
+}
+
+export function saveAs(blob, name) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(await received(answer.blob()));
+  link.href = URL.createObjectURL(blob);
   link.download = name;
   link.click();
   URL.revokeObjectURL(link.href);
+}
+
+/** Send lines of a request, and return an answer for each. Lines that are refused for now are sent again. */
+export async function sendLines(path, lines, signal) {
+  const answers = new Array(lines.length);
+  for (let left = lines.map((_, at) => at); left.length;) {
+    const body = left.map((at) => `${JSON.stringify(lines[at])}\n`).join("");
+    const answer = await send("POST", path, { headers: headersFor({ "Content-Type": "application/x-ndjson" }), signal, body });
+    const text = await received(answer.text());
+    if (!answer.ok) throw problemOf(answer.status, text);
+    const found = text.trim().split("\n").map((line) => JSON.parse(line));
+    if (found.length !== left.length) throw noAnswer("The connection broke off.");
+    found.forEach((one, at) => { answers[left[at]] = one; });
+    left = left.filter((at) => [429, 503].includes(answers[at].status));
+    if (left.length) await new Promise((resolve) => setTimeout(resolve, 1000 * (answers[left[0]].retry_after ?? 1)));
+    signal.throwIfAborted();
+  }
+  return answers;
 }
 
 /** Upload a file; call `told` with the share that is sent, 0..1. fetch cannot report progress. */

@@ -4,6 +4,8 @@ import { announce, debounced, empty, field, fill, h, refill } from "./dom.js";
 import { events, get, key, part, Problem } from "./api.js";
 import * as asking from "./ask.js";
 import * as datasets from "./datasets.js";
+import * as eventsView from "./events.js";
+import * as files from "./files.js";
 import * as keys from "./keys.js";
 import * as labels from "./labels.js";
 import * as modelsView from "./models.js";
@@ -15,7 +17,9 @@ import { duration } from "./format.js";
 const VIEWS = {
   overview: { title: "Overview", show: overview.show },
   try: { title: "Try it", show: tryit.show },
-  ask: { title: "Ask me", show: asking.show },
+  ask: { title: "To review", show: asking.show },
+  events: { title: "Events", show: eventsView.show },
+  files: { title: "Files", show: files.show },
   labels: { title: "Labels", show: labels.show },
   versions: { title: "Versions and jobs", show: work.show },
   datasets: { title: "Data sets", show: datasets.show },
@@ -25,6 +29,7 @@ const VIEWS = {
 
 const HEALTH_MS = 10_000;
 const AGAIN_SECONDS = 1;
+const LAST = "abound.model"; // the model that was shown last
 const KEYLESS = ["This service asks for a key.", "Give one with the button Key above."];
 const view = document.getElementById("view");
 const chooser = document.getElementById("model");
@@ -77,7 +82,7 @@ async function draw(signal) {
   const { name, model: named } = place();
   const { title } = VIEWS[name];
   document.getElementById("title").textContent = title;
-  document.title = `${title} · Abound`;
+  document.title = `${title}${named ? ` · ${named}` : ""} · Abound`;
   if (named !== null) mark(name, named); // before the answer, so that links to other views keep the model
   if (key.get() === null) {
     if (asksForKeys === null) await tellHealth();
@@ -109,10 +114,14 @@ async function draw(signal) {
     return;
   }
   if (model === null) {
-    fill(view, empty("There is no model that this key is for.", "Ask whoever runs the service for another key."));
+    fill(view, empty("There is no model that this key is for.", "Ask your administrator for a key."));
     return;
   }
   mark(name, model);
+  document.title = `${title} · ${model} · Abound`;
+  localStorage.setItem(LAST, model);
+  const closed = { ask: lacks("admin", ""), datasets: refused, keys: refused }; // such views only say no
+  for (const link of document.querySelectorAll(".views a")) link.hidden = Boolean(closed[viewOf(link)]) && viewOf(link) !== name;
   const root = h("div", { class: `view ${name}` });
   fill(view, root);
   VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), text: place().text, signal, problem, refused, lacks, every: every(signal), again: show });
@@ -145,7 +154,7 @@ function lackOf(rights) {
 /** Return the model of the address, the first model without one, or null if it does not exist; select it in the chooser. */
 function choose() {
   const names = models.map((one) => one.name);
-  const wanted = place().model ?? (names.includes("default") ? "default" : (names[0] ?? null));
+  const wanted = place().model ?? [localStorage.getItem(LAST), "default"].find((one) => names.includes(one)) ?? names[0] ?? null;
   const model = names.includes(wanted) ? wanted : null;
   const offered = [...chooser.options].map((one) => one.value);
   if (String(offered) !== String(names)) fill(chooser, names.map((name) => h("option", { value: name }, name))); // an open list stays open
@@ -154,9 +163,12 @@ function choose() {
   return model;
 }
 
+/** The view that a link of the head opens. */
+const viewOf = (link) => link.getAttribute("href").slice(1).split("/")[0];
+
 function mark(name, model) {
   for (const link of document.querySelectorAll(".views a")) {
-    const own = link.getAttribute("href").slice(1).split("/")[0];
+    const own = viewOf(link);
     link.setAttribute("href", `#${own}/${part(model)}`);
     if (own === name) {
       link.setAttribute("aria-current", "page");
@@ -198,6 +210,7 @@ function askForKey(isRefused) {
       h(
         "div",
         { class: "row end" },
+        key.get() === null ? null : h("button", { type: "button", class: "quiet danger", onclick: () => { key.forget(); dialog.close("not now"); } }, "Sign out"),
         h("button", { type: "button", class: "quiet", onclick: () => dialog.close("not now") }, "Not now"),
         h("button", { class: "primary", value: "given" }, "Use it"),
       ),
@@ -207,7 +220,7 @@ function askForKey(isRefused) {
     dialog.remove();
     isPutOff = dialog.returnValue !== "given";
     const given = input.value.trim();
-    if (dialog.returnValue !== "given" || !given) return;
+    if (dialog.returnValue !== "given" || !given) return key.get() === null && show();
     if (!/^[!-~]+$/.test(given)) announce("A key has no such characters.");
     else key.set(given);
     show();

@@ -1,39 +1,47 @@
-// Ask me: label the stored instances that the model is least certain of, one by one.
+// To review: label the stored instances that the model is least certain of, one by one.
 
-import { announce, breakable, card, empty, fill, h } from "./dom.js";
-import { get, modelPath, newKey, part, post } from "./api.js";
-import { labelChips } from "./chips.js";
-import { count, legible, score } from "./format.js";
+import { announce, card, empty, fill, h } from "./dom.js";
+import { get, modelPath } from "./api.js";
+import { counted, legible, score } from "./format.js";
+import { findNames, labelled, spoken } from "./names.js";
+import { teaching } from "./teach.js";
 
-const ASKED = 20;
-const MOST_ASKED = 100; // the most that the service lists
+const ASKED = 100; // the most that the service lists
 const MOST_FEATURES = 40;
 
-export function show(root, { model, signal, problem, lacks }) {
-  const parts = { asked: h("div", { class: "stack" }), said: h("div", { class: "stack", role: "status" }) };
+export function show(root, context) {
+  const { model, signal, problem, lacks } = context;
   const kept = `abound-skipped-${model}`;
   const skipped = new Set(JSON.parse(sessionStorage.getItem(kept) ?? "[]"));
+  const parts = { asked: h("div", { class: "stack" }), ranks: h("div", { class: "stack" }), teach: h("div", { class: "stack", hidden: true }) };
   let queue = [];
   let nSkipped = 0;
-  let chips = null;
-  let isBusy = false;
-  fill(root, card("Which labels are right?", parts.asked, parts.said));
+  fill(root, card("Which labels are right?", parts.asked, h("div", { class: "halves" }, parts.ranks, parts.teach)));
   const lacking = lacks("admin", "To see remembered instances");
   if (lacking) {
     fill(parts.asked, h("p", { class: "note" }, lacking));
     return;
   }
+  const lesson = teaching(context, {
+    marks: { chosen: new Map(), rejected: new Set(), corrects: null },
+    read: () => (queue.length ? { prediction: queue[0].id } : null),
+    ranked: () => queue[0]?.labels ?? [],
+    changed: mark,
+    learned() { queue.shift(); return next(); },
+    undone() { queue = []; return next(); },
+  });
+  fill(parts.teach, lesson.element, h("div", { class: "row" }, h("button", { type: "button", onclick: skip }, "Skip"), h("span", { class: "hint" }, "Keys: 1 to 9 mark, with Shift as wrong; Enter learns, S skips.")));
   document.addEventListener("keydown", press, { signal });
   next();
 
   async function next() {
     try {
       if (queue.length === 0) {
-        const limit = Math.min(MOST_ASKED, ASKED + skipped.size);
-        const { instances } = await get(`${modelPath(model)}/uncertain?limit=${limit}`, { signal });
+        const { instances } = await get(`${modelPath(model)}/uncertain?limit=${ASKED}`, { signal });
         queue = instances.filter((one) => !skipped.has(one.id));
         nSkipped = instances.length - queue.length;
       }
+      if (queue.length) await findNames(model, queue[0].labels.map((one) => one.label), signal);
       draw();
     } catch (error) {
       if (!signal.aborted) fill(parts.asked, problem(error));
@@ -42,22 +50,24 @@ export function show(root, { model, signal, problem, lacks }) {
 
   function draw() {
     const [one] = queue;
-    const typing = parts.asked.contains(document.activeElement) && document.activeElement.matches("input");
-    if (one === undefined && nSkipped > 0) {
-      const again = h("button", { type: "button", onclick: () => { skipped.clear(); keep(); next(); } }, "Ask the skipped ones");
-      fill(parts.asked, empty("Nothing else to ask.", `You skipped ${count(nSkipped)}. `, again));
-      return;
-    }
+    parts.ranks.hidden = one === undefined;
+    parts.teach.hidden = one === undefined && !parts.teach.querySelector(".better"); // what was learned last can be undone
     if (one === undefined) {
-      fill(parts.asked, empty("Nothing to ask.", "Send ", h("code", {}, '"remember": true'), " with a request to /classify, and the least certain instances come here."));
+      const again = h("button", { type: "button", onclick: () => { skipped.clear(); keep(); next(); } }, "Ask the skipped ones");
+      fill(parts.asked, nSkipped
+        ? empty("Nothing else to ask.", `You skipped ${counted(nSkipped, "instance")}. `, again)
+        : empty("Nothing to review.", "Send ", h("code", {}, '"remember": true'), " with a request to /classify, and the least certain instances come here."));
       return;
     }
-    chips = labelChips("Other labels", { suggest: (prefix) => get(`${modelPath(model)}/labels?limit=20&prefix=${part(prefix)}`, { signal }), changed: mark });
     const names = Object.keys(one.features);
+    const shown = one.text ?? `${names.slice(0, MOST_FEATURES).map(legible).join(" ")}${names.length > MOST_FEATURES ? ` … ${names.length - MOST_FEATURES} more` : ""}`;
     fill(
       parts.asked,
-      h("p", { class: "hint" }, `Least certain first: the best two labels differ by ${score(one.margin)}. The order of words is not kept.`),
-      h("p", { class: "instance break" }, names.slice(0, MOST_FEATURES).map(legible).join(" "), names.length > MOST_FEATURES ? ` … ${count(names.length - MOST_FEATURES)} more` : ""),
+      h("p", { class: "hint" }, `${queue.length < ASKED ? queue.length : `${ASKED} or more`} left, least certain first: the best two labels differ by ${score(one.margin)}.${one.text ? "" : " The order of words is not kept."}`),
+      h("p", { class: "instance break", dir: "auto" }, shown),
+    );
+    fill(
+      parts.ranks,
       h("ol", { class: "ranks" }, one.labels.map(({ label, score: value }, at) => h(
         "li",
         {},
@@ -65,41 +75,37 @@ export function show(root, { model, signal, problem, lacks }) {
           "button",
           { type: "button", class: "rank right", "data-label": label, "aria-pressed": "false", onclick: (event) => pick(event, label) },
           h("span", { class: "place" }, `${at + 1}.`),
-          h("span", { class: "name" }, breakable(legible(label))),
+          h("span", { class: "named" }, labelled(model, label)),
           h("span", { class: "score" }, score(value)),
         ),
+        h("button", { type: "button", class: "small quiet wrong", title: "Not this", "aria-label": `${spoken(model, label)} is not right`, "aria-pressed": "false", "data-label": label, onclick: () => lesson.reject(label) }, "✗"),
       ))),
-      h(
-        "form",
-        { class: "stack", onsubmit: (event) => { event.preventDefault(); learn(); } },
-        chips.element,
-        h("div", { class: "row" }, h("button", { class: "primary" }, "Learn"), h("button", { type: "button", onclick: skip }, "Skip"), h("span", { class: "hint" }, "Keys: 1 to 9 mark, Enter learns, S skips.")),
-      ),
     );
-    if (typing) chips.element.querySelector("input").focus(); // else the next keys typed would be taken for S or digits
-    announce(`Instance: ${names.slice(0, MOST_FEATURES).map(legible).join(" ")}. ${one.labels.map(({ label }, at) => `${at + 1}: ${legible(label)}`).join(", ")}.`);
+    mark();
+    announce(`Instance: ${shown}. ${one.labels.map(({ label }, at) => `${at + 1}: ${spoken(model, label)}`).join(", ")}.`);
   }
 
   function pick(event, label) {
-    chips.toggle(label);
+    lesson.toggle(label);
     if (event.detail > 0) event.currentTarget.blur(); // clicked with a mouse: Enter learns
   }
 
   function mark() {
-    for (const one of parts.asked.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(chips.has(one.dataset.label)));
+    for (const one of parts.ranks.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(lesson.isRight(one.dataset.label)));
+    for (const one of parts.ranks.querySelectorAll(".wrong")) one.setAttribute("aria-pressed", String(lesson.isWrong(one.dataset.label)));
   }
 
   function press(event) {
     if (queue.length === 0 || document.querySelector("dialog[open]")) return;
     if (event.ctrlKey || event.metaKey) {
-      if (event.key === "Enter") learn();
+      if (event.key === "Enter") lesson.teach();
       return;
     }
     if (event.altKey || event.target.matches("input, textarea, select, a")) return;
-    if (/^[1-9]$/.test(event.key)) {
-      const one = queue[0].labels[event.key - 1];
-      if (one) chips.toggle(one.label);
-    } else if (event.key === "Enter" && !event.target.matches("button")) learn();
+    const [, digit] = /^Digit([1-9])$/.exec(event.code) ?? /^([1-9])$/.exec(event.key) ?? [];
+    const one = queue[0].labels[digit - 1];
+    if (one) (event.shiftKey ? lesson.reject : lesson.toggle)(one.label);
+    else if (event.key === "Enter" && !event.target.matches("button")) lesson.teach();
     else if (event.key.toLowerCase() === "s") skip();
   }
 
@@ -108,31 +114,10 @@ export function show(root, { model, signal, problem, lacks }) {
   }
 
   function skip() {
-    if (isBusy || queue.length === 0) return;
+    if (queue.length === 0) return;
     skipped.add(queue.shift().id);
+    lesson.clear();
     keep();
     next();
-  }
-
-  async function learn() {
-    if (isBusy || queue.length === 0) return;
-    const labels = chips.take();
-    if (labels.length === 0) {
-      fill(parts.said, h("p", { class: "worry" }, "Mark or name a label first."));
-      return;
-    }
-    isBusy = true;
-    const [one] = queue;
-    one.key ??= newKey(); // a retry after a lost answer is learned once
-    try {
-      await post(`${modelPath(model)}/learn`, { prediction: one.id, labels, source: "page" }, { signal, headers: { "Idempotency-Key": one.key } });
-      fill(parts.said, h("p", { class: "better" }, "Learned ", breakable(labels.map((label) => `“${legible(label)}”`).join(", ")), "."));
-      queue.shift();
-      await next();
-    } catch (error) {
-      if (!signal.aborted) fill(parts.said, problem(error));
-    } finally {
-      isBusy = false;
-    }
   }
 }

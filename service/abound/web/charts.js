@@ -6,7 +6,7 @@ import { h, refill, table } from "./dom.js";
 export const LEAST_EVENTS = 30;
 export const isEnough = ({ n }) => n >= LEAST_EVENTS;
 
-const INK = ["--ink", "--soft", "--line", "--head", "--torso", "--tail", "--accent", "--bad", "--paper"];
+const INK = ["ink", "soft", "line", "head", "torso", "tail", "accent", "bad", "paper"];
 const charts = new Set();
 let loading = null;
 
@@ -21,23 +21,17 @@ function load() {
 
 /** Return the colours of the present theme. */
 function colours() {
-  const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(INK.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
+  const probe = h("i");
+  document.body.append(probe);
+  const found = INK.map((name) => {
+    probe.style.color = `var(--${name})`;
+    return [name, getComputedStyle(probe).color];
+  });
+  probe.remove();
+  return Object.fromEntries(found);
 }
 
 const isAlone = (points, at) => [points[at - 1], points[at + 1]].every((beside) => (beside?.[1] ?? null) === null);
-
-/** Shorten a name in the middle, since beginnings and ends distinguish names. */
-function shortened(name, most) {
-  const characters = [...name];
-  const n = Math.floor(0.6 * most);
-  return characters.length > most ? `${characters.slice(0, n).join("")}…${characters.slice(n + 1 - most).join("")}` : name;
-}
-
-/** Return the name at a tick. Read it from the chart: a chart that is shown again is drawn once with its former values. */
-function tickName(value) {
-  return shortened(String(this.getLabelForValue(value)), this.chart.width < 480 ? 18 : 32);
-}
 
 class Figure {
   constructor(options) {
@@ -54,7 +48,7 @@ class Figure {
     );
   }
 
-  /** Show these series: `[{name, colour, points: [[x, y]...]}]`, or for bars `{names, series: [{name, colour, values}]}`. */
+  /** Show these series: `[{name, colour, points: [[x, y]...]}]`, with a sentence and a table. */
   async set(shown) {
     this.shown = shown;
     this.canvas.setAttribute("aria-label", shown.said);
@@ -65,15 +59,12 @@ class Figure {
       this.end();
       return;
     }
-    if (this.options.rowHeight) {
-      this.canvas.parentElement.style.height = `${60 + this.options.rowHeight * shown.names.length}px`;
-    }
     if (this.chart) {
       Object.assign(this.chart, { data: this.data() });
       this.chart.options = this.settings();
       this.chart.update();
     } else {
-      this.chart = new Chart(this.canvas, { type: this.options.type, data: this.data(), options: this.settings() });
+      this.chart = new Chart(this.canvas, { type: "line", data: this.data(), options: this.settings() });
       charts.add(this);
     }
   }
@@ -82,10 +73,6 @@ class Figure {
     const ink = colours();
     const datasets = this.shown.series.map((one) => {
       const colour = ink[one.colour];
-      if (this.options.type === "bar") {
-        const colours = one.values.map((value) => (value < 0 ? ink.bad : colour));
-        return { label: one.name, data: one.values, backgroundColor: colours, borderRadius: 3, maxBarThickness: 22 };
-      }
       return {
         label: one.name,
         data: one.points.map(([x, y]) => ({ x, y })),
@@ -99,25 +86,22 @@ class Figure {
         clip: one.dots ? 8 : undefined, // do not clip points at the edge
       };
     });
-    return { labels: this.shown.names, datasets };
+    return { datasets };
   }
 
   settings() {
     const ink = colours();
     const { x, y } = this.options;
-    const isSideways = this.options.type === "bar" && this.options.sideways;
     const axis = (about) => ({
-      type: about.names ? "category" : "linear",
+      type: "linear",
       title: { display: Boolean(about.title), text: about.title, color: ink.soft },
       ticks: {
         color: ink.soft,
         maxTicksLimit: about.ticks || 7,
-        autoSkip: !about.names,
         ...(about.format ? { callback: (value) => about.format(value) } : {}),
-        ...(about.names ? { callback: tickName } : {}),
         ...(about.whole ? { precision: 0 } : {}),
       },
-      grid: { color: ink.line, display: !about.names },
+      grid: { color: ink.line },
       border: { display: false },
       beginAtZero: about.zero,
       suggestedMax: about.max,
@@ -125,7 +109,7 @@ class Figure {
       min: about.least,
       max: about.most,
     });
-    const said = (isSideways ? x : y).format;
+    const said = y.format;
     const plugins = {
       legend: {
         display: this.shown.series.length > 1,
@@ -134,17 +118,16 @@ class Figure {
       },
       tooltip: {
         callbacks: {
-          title: (items) => (items[0].label && this.options.type === "bar" ? items[0].label : (x.said || ((n) => String(n)))(items[0].parsed.x)),
-          label: (item) => `${item.dataset.label}: ${said ? said(isSideways ? item.parsed.x : item.parsed.y) : item.formattedValue}`,
+          title: (items) => (x.said || String)(items[0].parsed.x),
+          label: (item) => `${item.dataset.label}: ${said ? said(item.parsed.y) : item.formattedValue}`,
         },
       },
     };
     return {
-      indexAxis: isSideways ? "y" : "x",
       responsive: true,
       maintainAspectRatio: false,
       animation: matchMedia("(prefers-reduced-motion: reduce)").matches ? false : { duration: 200 },
-      interaction: { mode: this.options.type === "bar" || this.options.apart ? "nearest" : "index", intersect: false },
+      interaction: { mode: this.options.apart ? "nearest" : "index", intersect: false },
       scales: { x: axis(x), y: axis(y) },
       plugins,
     };
@@ -161,10 +144,7 @@ class Figure {
  * A line chart; `options`: title, caption, x, y ({title, format, zero, max}), and apart: the series have different x
  * values. `dots` of a series: the size of each of its points.
  */
-export const lines = (options) => new Figure({ type: "line", ...options });
-
-/** Bars; `sideways` for long names. */
-export const bars = (options) => new Figure({ type: "bar", ...options });
+export const lines = (options) => new Figure(options);
 
 document.addEventListener("theme", () => {
   for (const figure of charts) {

@@ -1,78 +1,141 @@
 // Several labels as chips: typed, chosen from suggestions, or marked elsewhere.
 
-import { breakable, debounced, field, fill, h, newId } from "./dom.js";
+import { announce, confirmed, debounced, field, fill, h, newId } from "./dom.js";
 import { legible } from "./format.js";
+import { findLabels, folded, labelled, spoken } from "./names.js";
 
 const TYPED_MS = 150;
+const SUGGESTED = 12;
 
 /**
- * A field for labels: `element`, `has`, `toggle`, `clear`, and `take()`, which adds the typed text and returns all labels.
- * `suggest` returns known labels by prefix; `changed` is called after every change.
+ * A field for labels: `element`, `has`, `toggle`, `clear`, and `take()`, which adds the typed text and returns all labels, or
+ * null if a typed label was not meant. `chosen`: a map from label to whether it is new, which the caller may keep.
  */
-export function labelChips(title, { suggest, changed }) {
-  const known = h("datalist", { id: newId("known") });
-  const input = h("input", { list: known.id, autocomplete: "off", placeholder: "grain, wheat" });
+export function labelChips(title, { model, signal, changed, chosen = new Map() }) {
+  const options = h("ul", { class: "options", role: "listbox", id: newId("options"), "aria-label": "Known labels", hidden: true });
+  const input = h("input", { role: "combobox", "aria-expanded": "false", "aria-controls": options.id, "aria-autocomplete": "list", autocomplete: "off", dir: "auto", placeholder: "Search names and labels" });
   const list = h("ul", { class: "chips", "aria-label": "Chosen" });
-  const chosen = new Set();
-  const suggested = new Set();
+  let found = [];
+  let at = -1; // of the option that the keys have reached
+  let asked = 0;
 
+  input.addEventListener("input", debounced(suggest, TYPED_MS));
+  input.addEventListener("blur", () => offer([]));
   input.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.isComposing || !input.value.trim()) return;
-    if (event.key !== "Enter" && (event.key !== "," || /^\s*"[^"]*$/.test(input.value))) return;
-    event.preventDefault();
-    add();
-  });
-  input.addEventListener("input", debounced(async () => {
-    if (!input.value.trim()) { // taken in the meantime, or deleted
-      fill(known);
-      return;
+    if (event.ctrlKey || event.metaKey || event.isComposing) return;
+    if (["ArrowDown", "ArrowUp"].includes(event.key) && found.length) {
+      event.preventDefault();
+      reach((at + (event.key === "ArrowDown" ? 1 : found.length + (at < 0 ? 0 : -1))) % found.length);
+    } else if (event.key === "Escape") offer([]);
+    else if (input.value.trim() && (event.key === "Enter" || (event.key === "," && !/^\s*"[^"]*$/.test(input.value)))) {
+      event.preventDefault();
+      if (event.key === "Enter" && at >= 0) choose(found[at].label);
+      else add();
     }
+  });
+
+  async function suggest() {
+    const text = input.value.trim();
+    const number = (asked += 1);
     try {
-      const { labels } = await suggest(input.value);
-      for (const label of labels) suggested.add(label);
-      fill(known, labels.map((label) => h("option", { value: label })));
+      const { rows } = text ? await findLabels(model, { contains: text, limit: SUGGESTED }, signal) : { rows: [] };
+      if (number === asked && document.activeElement === input) offer(rows.filter((one) => !one.isRetired));
     } catch {
       // The field works without suggestions.
     }
-  }, TYPED_MS));
+  }
 
-  /** Turn the typed text into chips. Commas separate labels, except in quotes and in known labels. */
-  function add() {
-    const typed = input.value.trim();
-    const found = suggested.has(typed) ? [typed] : [...typed.matchAll(/"([^"]+)"|[^,]+/g)].map(([whole, quoted]) => (quoted ?? whole).trim());
-    for (const label of found.filter(Boolean)) chosen.add(label);
+  function offer(rows) {
+    found = rows;
+    fill(options, rows.map((one) => h("li", { role: "option", id: newId("option"), onmousedown: (event) => { event.preventDefault(); choose(one.label); } }, labelled(model, one.label))));
+    options.hidden = rows.length === 0;
+    input.setAttribute("aria-expanded", String(rows.length > 0));
+    reach(-1);
+    if (rows.length) announce(`${rows.length} known labels.`);
+  }
+
+  function reach(place) {
+    at = place;
+    [...options.children].forEach((one, n) => one.setAttribute("aria-selected", String(n === at)));
+    options.children[at]?.scrollIntoView({ block: "nearest" });
+    input.setAttribute("aria-activedescendant", options.children[at]?.id ?? "");
+  }
+
+  function choose(label) {
+    asked += 1;
     input.value = "";
+    offer([]);
+    chosen.set(label, false);
     draw();
   }
 
+  /** Return the known label that a typed text means, by the label itself or by its name; null if there is none, or several. */
+  async function meant(text) {
+    const { rows } = await findLabels(model, { prefix: text, limit: 100 }, signal);
+    const same = rows.filter((one) => one.label === text);
+    const [one, other] = same.length ? same : rows.filter((one) => [one.label, one.name ?? ""].some((name) => folded(name) === folded(text)));
+    return other ? null : (one?.label ?? null);
+  }
+
+  /** Turn the typed text into chips; return whether all of it was meant. Commas separate labels, except in quotes. */
+  async function add() {
+    const typed = input.value.trim();
+    asked += 1;
+    input.value = "";
+    offer([]);
+    const whole = typed ? await meant(typed) : null;
+    const parts = whole === null ? [...typed.matchAll(/"([^"]+)"|[^,]+/g)].map(([part, quoted]) => (quoted ?? part).trim()).filter(Boolean) : [whole];
+    for (const part of parts) {
+      const label = whole ?? (await meant(part));
+      if (label === null && !(await isWanted(part))) {
+        input.value = part;
+        input.focus();
+        suggest();
+        return false;
+      }
+      chosen.set(label ?? part, label === null);
+      draw();
+    }
+    return true;
+  }
+
+  /** Ask before a new label is made, if the model has registered labels. */
+  async function isWanted(label) {
+    const { isNamed } = await findLabels(model, { limit: 100 }, signal);
+    return !isNamed || confirmed(`Make a new label “${legible(label)}”?`, "This model has registered labels, and none of them is called that.", "Make it");
+  }
+
   function draw() {
-    fill(list, [...chosen].map((label) => h(
+    fill(list, [...chosen].map(([label, isNew]) => h(
       "li",
-      { class: "chip" },
-      h("span", { class: "clamped", title: legible(label) }, breakable(legible(label))),
-      h("button", { type: "button", "aria-label": `Remove ${legible(label)}`, onclick: () => { toggle(label); input.focus(); } }, "×"),
+      { class: isNew ? "chip new" : "chip" },
+      h("span", { class: "clamped" }, labelled(model, label)),
+      isNew ? h("span", { class: "tag" }, "new label") : null,
+      h("button", { type: "button", "aria-label": `Remove ${spoken(model, label)}`, onclick: () => { toggle(label); input.focus(); } }, "×"),
     )));
     list.hidden = chosen.size === 0;
     changed();
   }
 
   function toggle(label) {
-    if (!chosen.delete(label)) chosen.add(label);
+    if (!chosen.delete(label)) chosen.set(label, false);
     draw();
   }
 
+  const element = h("div", { class: "stack combobox" }, list, field(title, input, "Part of a name or label. Enter or a comma adds it; quote a label that has a comma."));
+  input.after(options);
   list.hidden = true;
   return {
-    element: h("div", { class: "stack" }, list, field(title, input, "Enter or a comma adds a label; quote a label that has a comma."), known),
+    element,
+    draw,
     has: (label) => chosen.has(label),
     toggle,
     clear() {
       chosen.clear();
       draw();
     },
-    take() {
-      if (input.value.trim()) add();
-      return [...chosen];
+    async take() {
+      return !input.value.trim() || (await add()) ? [...chosen.keys()] : null;
     },
   };
 }

@@ -167,7 +167,7 @@ export function confirmed(title, text, yes) {
         "form",
         { method: "dialog", class: "row end" },
         h("button", { value: "no", class: "quiet" }, "Leave it"),
-        h("button", { value: "yes", class: "primary" }, yes),
+        h("button", { value: "yes", class: /^(Delete|Revoke|Retire)/.test(yes) ? "primary danger" : "primary" }, yes),
       ),
     );
     dialog.addEventListener("close", () => {

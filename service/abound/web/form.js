@@ -4,15 +4,19 @@ import { field, h, newId } from "./dom.js";
 
 /**
  * A form for a schema: `element`, and `values()`, which throws an Error with the name of an invalid field.
- * `initial` replaces defaults of the schema. Required fields come first, then those named in `first`.
+ * `initial` replaces defaults of the schema. Required fields come first, then those named in `first`; `disabled` ones cannot
+ * be changed.
  */
-export function formOf(schema, { initial = {}, first = [] } = {}) {
+export function formOf(schema, { initial = {}, first = [], disabled = [] } = {}) {
   const { properties = {}, required = [] } = schema;
   const order = new Set([...required, ...first, ...Object.keys(properties)].filter((name) => Object.hasOwn(properties, name)));
   const controls = [...order].map((name) => {
     const about = resolved(properties[name], schema);
     return { name, ...controlFor(name, Object.hasOwn(initial, name) ? { ...about, default: initial[name] } : about, required.includes(name)) };
   });
+  for (const { name, element } of controls) {
+    if (disabled.includes(name)) for (const one of element.querySelectorAll("input, select")) one.disabled = true;
+  }
   return {
     fields: new Map(controls.map(({ name, element }) => [name, element])),
     element: h("div", { class: "fields" }, controls.map(({ element }) => element)),
@@ -64,7 +68,7 @@ function controlFor(name, about, isNeeded) {
   if (about.enum || about.const || about.type === "boolean") {
     const words = about.enum ?? (about.const ? [about.const] : [true, false]);
     const options = words.map((word) => h("option", { value: String(word), selected: word === initial }, String(word)));
-    if (about.isOptional || initial === undefined) options.unshift(h("option", { value: "" }, "as it is by default"));
+    if (about.isOptional || initial === undefined) options.unshift(h("option", { value: "" }, about.default === null ? "none (default)" : "default"));
     const control = h("select", attributes, options);
     const first = control.value;
     return {
@@ -125,7 +129,7 @@ function controlFor(name, about, isNeeded) {
 
 /** The fields of an object, as a group. */
 function groupFor(name, about) {
-  const form = formOf({ ...about, required: [] }, { initial: about.default });
+  const form = formOf({ ...about, required: [] }, { initial: about.default ?? {} });
   const legend = name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
   return {
     element: h("fieldset", { class: "all group" }, h("legend", {}, legend), about.description ? h("p", { class: "hint" }, plain(about.description).split(". ")[0]) : null, form.element),

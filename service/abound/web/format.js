@@ -10,7 +10,7 @@ export const compact = (n) => (n < 10000 ? whole.format(n) : short.format(n));
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
 /** An estimated probability: never shown as 0 or 1. */
 export const chance = (p) => (p < 0.001 ? "<0.1 %" : p > 0.999 ? ">99.9 %" : percent(p));
-export const score = (n) => (n === 0 ? "0" : Math.abs(n) >= 0.001 ? n.toFixed(3) : n.toExponential(1));
+export const score = (n) => (n === 0 ? "0" : Math.abs(n) >= 0.001 ? n.toFixed(3) : n.toExponential(1)).replace(/^-/, "−");
 
 export function points(share) {
   if (share === null || share === undefined) return "–";
@@ -33,7 +33,7 @@ export function bytes(n) {
 }
 
 export function duration(seconds) {
-  if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
+  if (seconds < 1) return `${seconds < 0.01 ? Number((1000 * seconds).toPrecision(2)) : Math.round(1000 * seconds)} ms`;
   if (seconds < 90) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   return seconds < 129600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
@@ -46,9 +46,9 @@ export function when(seconds) {
   return isToday ? time.toLocaleTimeString() : time.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 }
 
-// Characters that are invisible, look like a space, or reverse the text after them. Joiners, variation selectors of emoji
-// and the tags of flags are not among them.
-const UNSEEN = /(?![\u200c\u200d\ufe0e\ufe0f])(?<!\u{1f3f4}[\u{e0020}-\u{e007f}]*(?=[\u{e0020}-\u{e007f}]))[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]|(?![ \u3000])\p{Zs}|^ | $|(?<=\p{Zs}) /gu;
+// Characters that are invisible, look like a space, or reverse the text after them. Joiners, marks of direction, variation
+// selectors of emoji and the tags of flags are not among them.
+const UNSEEN = /(?![\u200c-\u200f\u061c\ufe0e\ufe0f])(?<!\u{1f3f4}[\u{e0020}-\u{e007f}]*(?=[\u{e0020}-\u{e007f}]))[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]|(?![ \u3000])\p{Zs}|^ | $|(?<=\p{Zs}) /gu;
 const BLANK = /^[\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\u2800]*$/u;
 
 const escaped = (character) => {

@@ -15,7 +15,7 @@ const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 const DOES = {
   forget: "The events are taken out of the index, the log, history and the snapshots, and versions that were fitted on them are deleted. Nothing brings them back.",
   restore: "What came after this offset is not learned any more. The job undo brings it back.",
-  refit: "The live index is learned anew from all of history, and takes the place of the one that there is.",
+  refit: "All of history is learned again, and the result replaces the live index.",
   undo: "The model is again as it was before its last replacement, with all that it has learned since.",
 };
 
@@ -130,7 +130,7 @@ const paramsOf = (given) =>
     .join(" ");
 
 /** The form for a new job; `started` is called when a job is accepted. */
-export function newJob({ model, signal, problem, refused, started }) {
+export function newJob({ model, text: wanted, signal, problem, refused, started }) {
   const method = h("select", { required: true });
   const data = h("select", {}, h("option", { value: "history" }, "history: what this model learned"));
   const activate = h("select", {}, h("option", { value: "never" }, "only when I activate it"), h("option", { value: "if_better" }, "when it proves better on live traffic"));
@@ -140,6 +140,7 @@ export function newJob({ model, signal, problem, refused, started }) {
   const start = h("button", { class: "primary" }, "Start");
   const element = card("Start a job", h("p", { class: "note" }, "Asking what jobs can do…"));
   let methods = [];
+  let past = []; // jobs
   let sets = [];
   let form = null;
   let isStarting = false;
@@ -150,7 +151,7 @@ export function newJob({ model, signal, problem, refused, started }) {
 
   async function begin() {
     try {
-      methods = (await get("methods", { signal })).methods;
+      [{ methods }, { jobs: past }] = await Promise.all([get("methods", { signal }), get(`jobs?model=${part(model)}&limit=100`, { signal })]);
     } catch (error) {
       if (!signal.aborted) fill(element, h("h2", {}, "Start a job"), problem(error));
       return;
@@ -176,9 +177,14 @@ export function newJob({ model, signal, problem, refused, started }) {
       parts.said,
     );
     method.addEventListener("change", choose);
+    if (wanted === "refit") {
+      method.value = wanted;
+      choose();
+      form.fields.get("search").querySelector("input").value = '{"update": ["fsu", "sls"]}';
+    }
     try {
       sets = (await get("datasets", { signal })).datasets;
-      data.append(...sets.map((one) => h("option", { value: one.name }, `data set ${one.name}`)));
+      data.append(...sets.map((one) => h("option", { value: one.name, selected: one.name === wanted }, `data set ${one.name}`)));
     } catch {
       // Without data sets, history is the only choice.
     }
@@ -188,7 +194,10 @@ export function newJob({ model, signal, problem, refused, started }) {
     const chosen = methods.find((one) => one.name === method.value);
     const isFit = chosen.kind === "fit";
     activation.hidden = source.hidden = !isFit;
-    parts.about.textContent = chosen.summary;
+    const last = past.find((job) => job.method === chosen.name && job.state === "succeeded");
+    const { "R@1": own, "live R@1": live } = last?.metrics ?? {};
+    const took = last ? ` Last time it took ${duration(last.ended - last.started)}${typeof own === "number" ? `, with R@1 ${percent(own)}${typeof live === "number" ? ` against ${percent(live)} of the live index` : ""}` : ""}.` : "";
+    parts.about.textContent = `${chosen.summary}${took}${isFit ? " The live index is often better on data that changes: compare both below before you activate." : ""}`;
     form = formOf(chosen.params);
     form.fields.get("dry_run")?.remove(); // the confirmation runs it first
     const auto = form.fields.get("auto");
@@ -243,7 +252,7 @@ export function newJob({ model, signal, problem, refused, started }) {
       if (unsure?.what !== what) unsure = { what, key: newKey() };
       const job = await post("jobs", asked, { signal, headers: { "Idempotency-Key": unsure.key } });
       unsure = null;
-      fill(parts.said, h("p", { class: "better" }, `Taken: ${job.method} is ${job.state}.`));
+      fill(parts.said, h("p", { class: "better" }, `Submitted: ${job.method}. It is in the list of jobs below.`));
       started(job);
     } catch (error) {
       if (!signal.aborted) fill(parts.said, problem(error));

@@ -17,15 +17,18 @@ export function show(root, { signal, problem, refused }) {
   let acts = [];
   let isMaking = false;
   let isReading = false;
-  fill(root, card("Keys", parts.keys, parts.made), newKeyCard(), card("Audit log", parts.acts));
+  const creating = newKeyCard();
+  creating.hidden = true; // until there is a first key, which only the command line makes
+  fill(root, card("Keys", parts.keys, parts.made), creating, card("Audit log", parts.acts));
   list();
   more();
 
   async function list() {
     try {
       const { keys } = await get("keys", { signal });
+      creating.hidden = keys.length === 0;
       if (keys.length === 0) {
-        fill(parts.keys, empty("There is no key yet, so anyone who can reach this service has full access.", "Create the first one on the machine of the store: ", h("code", {}, "abound keys create --scope admin")));
+        fill(parts.keys, empty("There is no key yet, so anyone who can reach this service has full access.", "Create the first one on the machine of the store, with the --data-dir of the service if it has one: ", h("code", {}, "abound keys create --scope admin")));
         return;
       }
       refill(parts.keys, table(

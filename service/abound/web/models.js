@@ -1,14 +1,25 @@
 // Models: create, configure, export, import and delete them; their snapshots.
 
-import { announce, breakable, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, newId, refill, table } from "./dom.js";
 import { ask, download, get, modelPath, newKey, part, post, Problem, upload } from "./api.js";
 import { formOf } from "./form.js";
 import { bytes, compact, count, counted, when } from "./format.js";
 
 /** Settings that most users need; the others are listed below them. */
 const FIRST = ["update", "calibrate", "analyzer"];
+/** Settings that a model that has learned keeps. */
+const FIXED = ["update", "rows", "idf", "boolean", "analyzer", "negative", "numbers", "normalize", "leak", "memory", "codes"];
+const RULES = { sls: ["Accurate", "better on all eleven sets that were measured"], fsu: ["Compact", "the published rule; smaller and faster"] };
 const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}";
 const REFRESH_MS = 5000;
+
+/** A choice between the update rules: `element`, and `value()`, null while none is chosen. `chosen` is called with a rule. */
+export function ruleChoice(initial, chosen = () => {}) {
+  const name = newId("rule");
+  const element = h("fieldset", { class: "all rules" }, h("legend", {}, "Update rule"), Object.entries(RULES).map(([rule, [title, why]]) =>
+    h("label", { class: "rule" }, h("input", { type: "radio", name, value: rule, required: true, checked: rule === initial, onchange: () => chosen(rule) }), h("span", {}, h("strong", {}, title), " (", h("code", {}, rule), `): ${why}${rule === initial ? "; current" : ""}`))));
+  return { element, value: () => element.querySelector(":checked")?.value ?? null };
+}
 
 export function show(root, { model, about, signal, problem, refused, lacks, every, again }) {
   const lacking = refused ? refused.message : lacks("admin", "To change models");
@@ -20,7 +31,7 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
     card("All models", parts.list, parts.said),
     ...(lacking
       ? [h("p", { class: "note" }, lacking)]
-      : [card(["Settings of ", breakable(model)], parts.configure), card("Create a model", parts.create), importCard()]),
+      : [card("Create a model", h("details", {}, h("summary", {}, "Name, rule and settings"), parts.create)), card(["Settings of ", breakable(model)], parts.configure), importCard()]),
     card(["Snapshots of ", breakable(model)], parts.snapshots),
   );
   let listing = new AbortController(); // ended while a model is deleted, since its snapshots are missing then
@@ -88,9 +99,10 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
   }
 
   function drawForm(place, schema, initial, verb, name = null) {
+    const rule = name ? ruleChoice(null) : null;
     const of = (isFirst) => {
-      const properties = Object.fromEntries(Object.entries(schema.properties).filter(([one]) => FIRST.includes(one) === isFirst));
-      return formOf({ ...schema, properties }, { initial, first: FIRST });
+      const properties = Object.fromEntries(Object.entries(schema.properties).filter(([one]) => FIRST.includes(one) === isFirst && !(rule && one === "update")));
+      return formOf({ ...schema, properties }, { initial, first: FIRST, disabled: name || !about.learned ? [] : FIXED });
     };
     const [first, rest] = [of(true), of(false)];
     const said = h("div", { role: "status" });
@@ -98,7 +110,7 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
       event.preventDefault();
       let config;
       try {
-        config = { ...first.values(), ...rest.values() };
+        config = { ...(rule ? { update: rule.value() } : {}), ...first.values(), ...rest.values() };
       } catch (error) {
         fill(said, h("p", { class: "worry" }, error.message));
         return;
@@ -111,11 +123,11 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
     };
     fill(
       place,
-      h("p", { class: "note" }, name ? "Choose the update rule and how text is read now: they are fixed once the model has learned." : "The update rule and how text is read are fixed once the model has learned; a refit job can change them."),
+      h("p", { class: "note" }, name ? "Choose the update rule and how text is read now: they are fixed once the model has learned." : about.learned ? "What is grey is fixed, since the model has learned. The job refit can change the update rule." : "The update rule and how text is read are fixed once the model has learned."),
       h(
         "form",
         { class: "stack", onsubmit: submit },
-        name ? h("div", { class: "fields" }, field("Name", name, "Letters, digits, “_”, “.” and “-”.")) : null,
+        name ? h("div", { class: "fields" }, field("Name", name, "Letters, digits, “_”, “.” and “-”."), rule.element) : null,
         first.element,
         h("details", {}, h("summary", {}, "More settings"), rest.element),
         h("div", { class: "row" }, h("button", { class: "primary" }, verb)),

@@ -1,21 +1,23 @@
 // Accuracy and size of a model, and whether its replicas agree.
 
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
-import { get, modelPath, newKey, part, post } from "./api.js";
-import { bars, isEnough, LEAST_EVENTS, lines } from "./charts.js";
+import { ask, get, modelPath, part, post } from "./api.js";
+import { isEnough, LEAST_EVENTS, lines } from "./charts.js";
 import { bytes, compact, count, counted, duration, percent, rate } from "./format.js";
+import { ruleChoice } from "./models.js";
 import { QUESTION, sample } from "./sample.js";
-import { taught } from "./try.js";
+import { taught } from "./journal.js";
 
 const REFRESH_MS = 2000;
 /** Number of answers kept to calculate the rate of requests. */
 const REQUESTS_KEPT = 16;
-const KEPT = 150;
 const MOST_POINTS = 48;
+const SAMPLE = "sample";
+const MANY_EVENTS = 1000; // after which a comparison of rules means something
 const GROUPS = [
-  ["head", "Head: label seen 100 times or more"],
-  ["torso", "Torso: label seen 10 to 99 times"],
-  ["tail", "Tail: label seen fewer than 10 times"],
+  ["head", "100 times or more"],
+  ["torso", "10 to 99 times"],
+  ["tail", "fewer than 10 times"],
 ];
 
 export function show(root, { model, about, signal, problem, every, lacks }) {
@@ -23,45 +25,32 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     start: h("div", { class: "stack" }),
     tiles: h("dl", { class: "tiles" }),
     trouble: h("div", { hidden: true }),
+    rule: h("p", { class: "note", hidden: true }, "Would the accurate rule (", h("code", {}, "sls"), ") be better here? ", h("a", { href: `#versions/${part(model)}/refit` }, "Let the job refit compare both"), " on the newest events."),
+    worse: h("p", { class: "problem", hidden: true }),
     trace: h("div", {}),
     reliability: h("div", { class: "stack" }),
     reranking: h("div", {}),
     groups: h("div", {}),
-    rate: h("div", {}),
     replicas: h("div", { class: "stack" }),
     size: h("div", { class: "stack" }),
   };
   const charts = {
     trace: lines({
       title: "R@1 over time",
-      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first.",
+      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. “All events” counts an event once, by its best label; the other lines count every label of an event, so they can all lie below it.",
       x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
       y: { title: "R@1, % of the events", format: percents, zero: true, most: 1 },
     }),
-    groups: bars({
-      title: "Measures by how often a label had been learned",
-      caption: `Head: labels seen 100 times or more; torso: 10 to 99 times; tail: fewer. A label counts each time it occurs in an event. Bars of fewer than ${LEAST_EVENTS} are left out.`,
-      x: { names: true },
-      y: { title: "% of the occurrences", format: percents, zero: true, most: 1 },
-    }),
     reliability: lines({
-      title: "Share that was true, by probability",
-      caption: `Labels of which 70 % was said should be true 7 times in 10: the nearer to the dotted line, the better. Each probability was said before its outcome was known; the larger a point, the more labels. Points of fewer than ${LEAST_EVENTS} labels are left out.`,
+      title: "Share that was right, by probability",
+      caption: `Of labels with a probability of 70 %, 7 in 10 should be right. Closer to the dotted line is better. Each probability was estimated before its outcome was known; the larger a point, the more labels. Points of fewer than ${LEAST_EVENTS} labels are left out.`,
       apart: true,
-      x: { title: "probability that was said", format: percents, said: (n) => `said: ${percent(n)}`, zero: true, most: 1 },
-      y: { title: "% that was true", format: percents, zero: true, most: 1 },
-    }),
-    rate: lines({
-      title: "Events a second",
-      low: true,
-      caption: "As seen by this page, since it was opened; at most five minutes.",
-      x: { title: "seconds ago", format: (n) => String(-n), said: (n) => `${-n} s ago`, whole: true, lately: -30, most: 0 },
-      y: { title: "events a second", format: rate, zero: true, max: 1, ticks: 5 },
+      x: { title: "predicted probability", format: percents, said: (n) => `predicted: ${percent(n)}`, zero: true, most: 1 },
+      y: { title: "% actually right", format: percents, zero: true, most: 1 },
     }),
   };
-  const rates = [];
   let former = null;
-  const reliable = card("How far probabilities were right", parts.reliability);
+  const reliable = card("Are the probabilities right?", parts.reliability);
   reliable.hidden = true;
   const reranked = card("What re-ranking has learned", parts.reranking);
   reranked.hidden = true;
@@ -70,6 +59,8 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   const rest = h(
     "div",
     { class: "view" },
+    parts.worse,
+    parts.rule,
     parts.tiles,
     card("How well it ranks, over time", parts.trace),
     reliable,
@@ -77,9 +68,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     h(
       "div",
       { class: "halves" },
-      card("Frequent and rare labels", parts.groups),
-      card("Events a second", parts.rate),
-      card("Replicas", parts.replicas),
+      h("div", { class: "view start" }, card("Frequent and rare labels", parts.groups), card("Replicas", parts.replicas)),
       card("Size against its bounds", parts.size),
     ),
   );
@@ -106,27 +95,40 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   });
 
   function drawStart() {
-    const lacking = lacks("learn", "To load the sample");
+    const lacking = { learn: lacks("learn", "To load the sample or teach a file"), admin: lacks("admin", "") };
     const said = h("div", { role: "status" });
     const { length } = sample().instances;
-    const load = h("button", { type: "button", class: "primary", onclick: loadSample }, `Load a sample: ${length} questions to a help desk`);
+    const load = h("button", { type: "button", onclick: loadSample }, `Load a sample: ${length} questions to a help desk`);
+    const rule = ruleChoice(about.config.update, configure);
     fill(
       parts.start,
-      h("p", {}, "A model learns from every labelled event that is sent to it. Begin in one of three ways."),
-      lacking ? h("p", { class: "note" }, lacking) : h("div", { class: "row" }, load),
+      h("p", {}, "A model learns from every labelled event that is sent to it. Choose how it ranks now: the rule is fixed after the first event. Then begin in one of four ways."),
+      lacking.admin ? null : rule.element,
       h("p", {}, h("a", { href: `#try/${part(model)}` }, "Try it"), ": type a text, name its label, press Learn."),
-      h("p", {}, "Or stream a file: ", h("code", {}, "abound learn FILE")),
+      h("p", {}, h("a", { href: `#files/${part(model)}` }, "Teach a file"), ": a table or JSON lines with texts and labels."),
+      h("p", {}, "Stream a file: ", h("code", {}, "abound learn FILE")),
+      lacking.learn || lacking.admin ? h("p", { class: "note" }, lacking.learn) : h("div", { class: "row" }, load, h("span", { class: "hint" }, "into a model of its own, “sample”")),
       said,
     );
-    const key = newKey(); // a retry after a lost answer is learned once
 
+    async function configure(update) {
+      try {
+        Object.assign(about, await ask("PUT", modelPath(model), { body: { update }, signal }));
+        fill(said, h("p", { class: "better" }, `The rule is ${update}.`));
+      } catch (error) {
+        if (!signal.aborted) fill(said, problem(error));
+      }
+    }
+
+    /** Learn the sample in a model of its own. Its idempotency key is fixed, so that it is learned once. */
     async function loadSample() {
       load.disabled = true;
       try {
-        const { offset } = await post(`${modelPath(model)}/learn`, sample(), { signal, headers: { "Idempotency-Key": key } });
-        taught.set(about.incarnation, offset);
+        const { incarnation } = await ask("PUT", modelPath(SAMPLE), { body: { update: "sls" }, signal });
+        const { offset } = await post(`${modelPath(SAMPLE)}/learn`, sample(), { signal, headers: { "Idempotency-Key": "sample" } });
+        taught.set(incarnation, offset);
         announce(`${length} events are learned.`);
-        location.hash = `try/${part(model)}/${part(QUESTION)}`;
+        location.hash = `try/${SAMPLE}/${part(QUESTION)}`;
       } catch (error) {
         load.disabled = false;
         if (!signal.aborted) fill(said, problem(error));
@@ -150,7 +152,6 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   function measure({ learned, offset }, incarnation) {
     const now = performance.now() / 1000;
     const isOther = former !== null && former.incarnation !== incarnation;
-    if (isOther) rates.length = 0;
     if (former === null || isOther || (learned < former.learned && isPast(offset, former.offset))) {
       former = { learned, offset, incarnation, now, rate: null };
       return;
@@ -159,16 +160,17 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     const came = Math.max(0, learned - former.learned);
     const newest = isPast(offset, former.offset) ? offset : former.offset;
     former = { learned: Math.max(learned, former.learned), offset: newest, incarnation, now, rate: came / seconds };
-    rates.push([now, came / seconds]);
-    if (rates.length > KEPT) rates.shift();
   }
 
   function draw(stats, about) {
     const { window, recent, all, trace } = stats;
-    start.hidden = stats.learned > 0;
+    start.hidden = stats.learned > 0 || about.version !== "live";
     rest.hidden = !start.hidden;
     if (rest.hidden) return;
-    const beside = (name) => [recently(recent[name], window[name]), `, ${percent(all[name])} over all time`];
+    const begun = stats.classes > stats.all.n / 10 ? `; ${counted(stats.classes, "label")} came for the first time and could not be right` : "";
+    const beside = (name) => [`of the newest ${count(window.n)} events; `, recently(recent[name], window[name]), `, ${percent(all[name])} of all`, begun];
+    drawWorse(stats);
+    parts.rule.hidden = about.config.update !== "fsu" || stats.learned < MANY_EVENTS || Boolean(lacks("admin", ""));
     const tiles = [
       ["Events a second", rate(former.rate), former.rate === null ? "measuring…" : `${count(stats.learned)} in all`],
       [[term("R@1"), " of the live index"], ...scored(window, "R@1", beside("R@1"))],
@@ -186,10 +188,16 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     if (stats.calibration) drawReliability(stats.calibration);
     reranked.hidden = stats.reranking === null;
     if (stats.reranking) drawReranking(stats.reranking);
-    drawGroups(window.groups);
-    drawRate();
+    drawGroups(recent.groups);
     drawReplicas(stats);
     drawSize(stats, about);
+  }
+
+  /** Say on top that the model has become worse: by more than chance among so few events. */
+  function drawWorse({ window, recent }) {
+    const fall = window["R@1"] - recent["R@1"];
+    parts.worse.hidden = !isEnough(recent) || window.n < 2 * recent.n || fall < Math.max(0.05, 3 * Math.sqrt((window["R@1"] * (1 - window["R@1"])) / recent.n));
+    parts.worse.textContent = `The model has become worse: R@1 is ${percent(recent["R@1"])} for the newest ${count(recent.n)} events, and ${percent(window["R@1"])} for the newest ${count(window.n)}. Look at what was taught lately, under Events.`;
   }
 
   function drawTrace(trace) {
@@ -225,7 +233,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       return;
     }
     const facts = h("dl", { class: "facts" }, [["Error", "error"], ["Brier score", "brier"]].flatMap(([name, measure]) =>
-      [h("dt", {}, name), h("dd", {}, `${rounded(newest[measure])} lately, ${rounded(all[measure])} over all time`)]));
+      [h("dt", {}, name), h("dd", {}, `${rounded(newest[measure])} recently, ${rounded(all[measure])} over all time`)]));
     if (charts.reliability.element.isConnected) parts.reliability.lastChild.replaceWith(facts);
     else fill(parts.reliability, charts.reliability.element, facts);
     const line = ({ n, bins }) => {
@@ -234,12 +242,12 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     };
     charts.reliability.set({
       series: [
-        { name: "lately", colour: "accent", isMain: true, ...line(newest) },
+        { name: "recent", colour: "accent", isMain: true, ...line(newest) },
         { name: "over all time", colour: "tail", dash: [6, 3], ...line(all) },
-        { name: "as it should be", colour: "soft", dash: [2, 3], points: [[0, 0], [1, 1]], dots: [0, 0] },
+        { name: "ideal", colour: "soft", dash: [2, 3], points: [[0, 0], [1, 1]], dots: [0, 0] },
       ],
-      said: `Probabilities of the newest ${count(newest.n)} labels are off by ${percent(newest.error)} on average. ${newest.bins.filter(isEnough).map((one) => `Said ${percent(one.estimate)}, true ${percent(one.true)}`).join(". ")}.`,
-      columns: ["said", "#labels lately", "#said, mean", "#true", "#labels, all time", "#said, mean", "#true"],
+      said: `Probabilities of the newest ${count(newest.n)} labels are off by ${percent(newest.error)} on average. ${newest.bins.filter(isEnough).map((one) => `Predicted ${percent(one.estimate)}, right ${percent(one.true)}`).join(". ")}.`,
+      columns: ["predicted", "#recent labels", "#predicted, mean", "#right", "#labels, all time", "#predicted, mean", "#right"],
       rows: newest.bins.map((one, at) => [`${10 * at}–${10 * (at + 1)}\u00a0%`, ...[one, all.bins[at]].flatMap((bin) => [count(bin.n), percent(bin.estimate), percent(bin.true)])]),
     });
   }
@@ -259,37 +267,19 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   }
 
   function drawGroups(groups) {
-    if (!charts.groups.element.isConnected) fill(parts.groups, charts.groups.element);
     const measures = ["R@1", "R@5", "MRR"];
-    const newest = GROUPS.reduce((sum, [name]) => sum + groups[name].n, 0);
-    charts.groups.set({
-      names: measures,
-      series: GROUPS.map(([name]) => ({ name: `${name}: ${count(groups[name].n)} of the newest ${count(newest)} occurrences`, colour: name, values: measures.map((measure) => (isEnough(groups[name]) ? groups[name][measure] : null)) })),
-      said: GROUPS.filter(([name]) => isEnough(groups[name])).map(([name, means]) => `${means}: R@1 ${percent(groups[name]["R@1"])}`).join(". "),
-      columns: ["labels", "#occurrences", ...measures.map((name) => `#${name}`)],
-      rows: GROUPS.map(([name, means]) => [h("span", { class: "break" }, means), count(groups[name].n), ...measures.map((measure) => percent(groups[name][measure]))]),
-    });
-  }
-
-  function drawRate() {
-    if (rates.length === 0) {
-      fill(parts.rate, h("p", { class: "note" }, "Measuring…"));
-      return;
-    }
-    if (!charts.rate.element.isConnected) fill(parts.rate, charts.rate.element);
-    const now = rates.at(-1)[0];
-    const points = rates.map(([time, n]) => [Math.round(time - now), n]);
-    charts.rate.set({
-      series: [{ name: "events a second", colour: "accent", isMain: true, points }],
-      said: `Events a second: ${rate(rates.at(-1)[1])} now.`,
-      columns: ["#seconds ago", "#events a second"],
-      rows: points.map(([x, y]) => [String(-x), rate(y)]).reverse(),
-    });
+    refill(
+      parts.groups,
+      table("Measures by how often a label had been learned", ["learned before", "#occurrences", ...measures.map((name) => `#${name}`)], GROUPS.map(([name, means]) => [
+        [h("strong", {}, name), h("div", { class: "hint whole" }, means)], count(groups[name].n), ...measures.map((measure) => (isEnough(groups[name]) ? percent(groups[name][measure]) : "–")),
+      ])),
+      h("p", { class: "hint" }, `Over the newest 500 events, so that all rows are about the same time. A label counts each time it occurs in an event. No figure is shown for fewer than ${LEAST_EVENTS}.`),
+    );
   }
 
   function drawReplicas(stats) {
     if (stats.replicas.length === 0) {
-      fill(parts.replicas, empty("No replica has said where it is.", "They do every few seconds, unless the store is away."));
+      fill(parts.replicas, empty("No replica has reported yet.", "They report every few seconds while the store can be reached."));
       return;
     }
     refill(

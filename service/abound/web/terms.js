@@ -11,6 +11,6 @@ export const TERMS = {
   torso: "Labels seen 10 to 99 times.",
   tail: "Labels seen fewer than 10 times.",
   offset: "A place in the log: milliseconds since 1970, entry, position.",
-  digest: "A fingerprint of all that was learned: replicas at one offset must have the same.",
+  digest: "A fingerprint of all that was learned: replicas at the same offset must have the same digest.",
   lag: "Entries of the log that a replica has not applied yet.",
 };

@@ -2,7 +2,7 @@
 
 import { announce, card, confirmed, empty, fill, h, pastDoubleClick, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
-import { bars, isEnough, LEAST_EVENTS } from "./charts.js";
+import { isEnough } from "./charts.js";
 import { bytes, count, percent, points, score, when } from "./format.js";
 
 const REFRESH_MS = 5000;
@@ -13,12 +13,6 @@ const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 export function versions({ model, signal, problem, refused, lacks, every }) {
   const chosen = new Set();
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), challengers: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
-  const chart = bars({
-    title: "Challengers on live traffic",
-    caption: `Each event is ranked by all of them before it is learned; over the newest 4,500 to 5,000 events. Bars of fewer than ${LEAST_EVENTS} are left out.`,
-    x: { names: true },
-    y: { title: "% of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
-  });
   const element = h(
     "div",
     { class: "view" },
@@ -73,7 +67,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
         lacking ? null : h(
           "div",
           { class: "row" },
-          former !== about.version ? h("button", { type: "button", onclick: () => activate(former, found, "Roll back") }, `Roll back to ${nameOf(former, found)}`) : null,
+          former !== about.version ? h("button", { type: "button", onclick: () => activate(former, found, goesBack(former, about.version, found) ? "Roll back" : "Serve again") }, `${goesBack(former, about.version, found) ? "Roll back to" : "Serve again:"} ${nameOf(former, found)}`) : null,
           about.version === "live" || former === "live" ? null : h("button", { type: "button", onclick: () => activate("live", found, "Serve the index") }, "Serve the live index"),
         ),
       ),
@@ -110,7 +104,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
           ...(lacking ? [] : [h(
             "div",
             { class: "row end" },
-            entered.has(one.id)
+            one.id === about.version ? null : entered.has(one.id)
               ? h("button", { type: "button", class: "small quiet", "aria-label": `Withdraw the challenger ${one.method} ${one.id.slice(0, 8)}`, onclick: () => challenge(one, false) }, "Withdraw")
               : h("button", { type: "button", class: "small quiet", "aria-label": `Challenge with ${one.method} ${one.id.slice(0, 8)}`, onclick: () => challenge(one, true) }, "Challenge"),
             one.id === about.version ? null : h("button", { type: "button", class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
@@ -118,7 +112,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
           )]),
         ])],
       ),
-      h("p", { class: "hint" }, "Measured on the newest part of the data of each version, which it had not seen. In brackets: against a live index that learned the same data; its own row is measured with the newest version. Tick several to see them side by side."),
+      h("p", { class: "hint" }, "Measured on the newest part of the data of each version, which it had not seen. In brackets: against a live index that learned the same data; its own row is measured with the newest version. The names of labels count as instances. Tick several to see them side by side."),
       parts.beside,
     );
   }
@@ -158,7 +152,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
 
   async function remove(one, found) {
     const name = nameOf(one.id, found);
-    if (!(await confirmed(`Delete ${name}?`, "Its files go for good; a job can fit it again.", "Delete it"))) return;
+    if (!(await confirmed(`Delete ${name}?`, "This deletes its files permanently. A job can fit it again.", "Delete it"))) return;
     try {
       await ask("DELETE", `${modelPath(model)}/versions/${part(one.id)}`, { signal });
       fill(parts.said, h("p", { class: "note" }, `${name} is deleted.`));
@@ -188,33 +182,23 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     refill(
       parts.challengers,
       notes,
-      chart.element,
       table(
         "Challengers against what is served",
-        ["version", "it is", "#better by (MRR)", "#at least", "#at most", "#evidence"],
+        ["version", "it is", "#events", "#R@1", "#MRR", "#better by (MRR)", "#at least", "#at most", "#evidence"],
         all.map((one, at) => [
           names[at],
           h("span", { class: `tag ${["served", "better"].includes(one.decision) ? "on" : ""}` }, one.decision),
+          count(one.window.n),
+          ...["R@1", "MRR"].map((name) => (isEnough(one.window) ? percent(one.window[name]) : "–")),
           ...["mean", "low", "high"].map((name) => points(one.difference?.[name])),
           one.difference ? `${score(one.difference.evidence)} of ${count(gate.needed)}` : "–",
         ]),
       ),
-      h("p", { class: "hint" }, `A challenger takes over when its evidence is reached, after ${count(gate.min_events)} events at least; that happens by chance alone in at most ${percent(gate.alpha)} of the cases.`),
+      h("p", { class: "hint" }, `Each event is ranked by all of them before it is learned; the figures are of the newest 5,000 at most. A challenger takes over when its evidence is reached, after ${count(gate.min_events)} events at least; that happens by chance alone in at most ${percent(gate.alpha)} of the cases.`),
       contest.decisions.length
         ? h("ul", {}, contest.decisions.slice(-5).reverse().map((one) => h("li", {}, `${one.kind === "promote" ? "Promoted" : "Rolled back to"} ${nameOf(one.version, found)} instead of ${nameOf(one.instead_of, found)}, after ${count(one.n)} events: ${one.outcome}`)))
         : null,
     );
-    const drawn = (name) => all.map(({ window }) => (isEnough(window) ? window[name] : null));
-    chart.set({
-      names,
-      series: [
-        { name: "R@1", colour: "head", values: drawn("R@1") },
-        { name: "MRR", colour: "torso", values: drawn("MRR") },
-      ],
-      said: all.map((one, at) => `${names[at]}: ${isEnough(one.window) ? `R@1 ${percent(one.window["R@1"])}` : "too few events"}`).join(", "),
-      columns: ["version", "#events", "#R@1", "#R@5", "#MRR"],
-      rows: all.map((one, at) => [names[at], count(one.n), ...["R@1", "R@5", "MRR"].map((name) => percent(one.window[name]))]),
-    });
   }
 
   async function activate(version, found, word) {
@@ -255,7 +239,15 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
 /** A metric of a version, and its difference from the live index on the same instances. */
 function measured(metrics, name) {
   const live = metrics?.[`live ${name}`];
-  return live === undefined || live === null ? percent(metrics?.[name]) : `${percent(metrics[name])} (${points(metrics[name] - live).replace(" points", "")})`;
+  if (live === undefined || live === null) return percent(metrics?.[name]);
+  const better = metrics[name] - live;
+  return [percent(metrics[name]), " ", h("span", { class: better < 0 ? "worse" : better > 0 ? "better" : null }, `(${points(better).replace(" points", "")})`)];
+}
+
+/** Whether the version that served before is an older one; the live index counts as the oldest. */
+function goesBack(former, served, found) {
+  const made = (id) => (found || []).find((one) => one.id === id)?.created ?? 0;
+  return made(former) <= made(served);
 }
 
 function nameOf(version, found) {

@@ -62,7 +62,7 @@ def test_json_lines():
     lines = ['{"text": "a b", "labels": ["x", 7]}', "", '{"features": {"a": [1, 2]}, "text": null}']
     first, second = read("jsonl", *lines)
     assert first == DatasetInstance(text="a b", labels=("x", "7"), line=1)
-    assert second == DatasetInstance(features=b'{"a": [1, 2]}', line=3, fields=("features", "text"))
+    assert second == DatasetInstance(features=b'{"a": [1, 2]}', line=3)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ DIGESTS = {
     "feedback_sls": "3cf8aed4be99cb21ab5e3410f9e1652c",
     "names": "efd960c7090e551b98a49a36796ec871",
     "default_rerank": "836759e7a3bb3933f17d2b7492867411",
-    "decide": "ebc85ee3efa10168265fd99a61961dc8",
+    "decide": "5fbe678182dabaeef5cf4ab7d91263c3",
 }
 
 

@@ -195,6 +195,14 @@ def test_random_changes_keep_every_bound_and_survive_a_snapshot(config: dict[str
         assert len({live.label(number) for number in range(live.labels.n_ids)}) == live.labels.n_ids
 
 
+def test_a_merged_label_is_not_confused_with_itself() -> None:
+    live = model_of()
+    learn(live, [record(["w"], [label]) for label in "abc"])
+    assert [label for label, _ in live.prequential.confusions(live.find("c"), 3)] == [live.find("a")]
+    learn(live, [merge("a", into="c")], 10)
+    assert live.prequential.confusions(live.find("c"), 3) == []
+
+
 def test_a_plan_refuses_what_is_impossible() -> None:
     live = model_of()
     learn(live, [record(["w"], ["a", "b", "c"]), change(LabelChange("rename", "a", "x"), LabelChange("retire", "c"))])

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 
+from abound.api.routes.challengers import contest_of
 from abound.log.events import ActivateEvent, LearnEvent
+from abound.replica.replica import Replica
+from abound.settings import Settings
 from abound.store.lease import LeaseLost, acquire
 from abound.versions import activation
 from abound.versions.card import Card
-from abound.versions.promotion import challengers, standings
-from abound.versions.promotion import gate as gates
+from abound.versions.promotion import challengers, runner, standings
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
 from abound.versions.promotion.gate import Gate
+from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.promotion.scoring import DEPTH
 from abound.versions.promotion.standings import PURPOSE, Standings
 from abound_core.config import ModelConfig
@@ -26,20 +29,10 @@ from abound_core.errors import Conflict
 from abound_core.model.active_version import LIVE, ServingState
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
-from abound_core.promotion_rule import Contest, Decision, GateParams
+from abound_core.promotion_rule import Contest, GateParams
 from abound_core.rank_sums import rank_in
-from abound_core.types import START, Offset
-from tests.support.contest_streams import (
-    GATE,
-    LABELS,
-    changed,
-    contest,
-    draft,
-    familiar,
-    n_scored,
-    teach,
-    wise,
-)
+from abound_core.types import START
+from tests.support.contest_streams import GATE, LABELS, changed, contest, draft, familiar, n_scored, teach, wise
 from tests.support.lab import Lab, apply
 from tests.support.small_versions import place, write
 
@@ -229,47 +222,16 @@ async def test_there_are_no_more_than_four_challengers(lab: Lab) -> None:
     assert [one.version[0] for one in await challengers.list_challengers(lab.store, keys)] == ["c", "d", "a", "e"]
 
 
-# the gate decides once: what it activated has to come back from the log before it decides again
-
-
-DECISION = Decision("promote", "a" * 8, "live", 400, 0.1, 0.05, 0.15, 1000.0)
-
-
-@pytest.fixture
-def activate(monkeypatch: pytest.MonkeyPatch) -> AsyncMock:
-    """Stands for activations, each of which is at the offset 20-0.0."""
-    activate = AsyncMock(return_value=Offset.parse("20-0.0"))
-    monkeypatch.setattr(gates, "save", AsyncMock())
-    monkeypatch.setattr(gates.activation, "activate", activate)
-    return activate
-
-
-def gate_and_standing(decide: Callable[..., Decision]) -> tuple[Gate, Standings]:
-    place = SimpleNamespace(keys=SimpleNamespace(name="m"))
-    standing = Standings(contest=cast(Any, SimpleNamespace(decide=decide)), offset="10-0.0")
-    return Gate(cast(Any, place), cast(Any, None), GateParams()), standing
-
-
-async def test_nothing_is_decided_before_an_activation_comes_back(activate: AsyncMock) -> None:
-    gate, standing = gate_and_standing(lambda *given: DECISION)
-    for offset, n in (("10-0.0", 1), ("10-0.0", 1), ("15-0.3", 1), ("20-0.0", 2)):
-        standing.offset = offset
-        await gate.decide(standing, ServingState(), ["a" * 8])
-        assert activate.await_count == len(standing.decisions) == n
-
-
-async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(activate: AsyncMock) -> None:
+async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served() -> None:
     """The index takes over, which can be had."""
     allowed = []
-
-    def decide(params: GateParams, promotable: list[str], fallback: list[str]) -> Decision:
-        allowed.append(fallback)
-        return DECISION
-
-    serving = ServingState(version="b" * 8, former="c" * 8, activation="by the gate")
-    for promoted, trouble in (("by the gate", {}), ("by the gate", {"c" * 8: "it is lost"}), ("", {})):
-        gate, standing = gate_and_standing(decide)
-        standing.promoted, standing.trouble = promoted, trouble
+    contest: Any = SimpleNamespace(decide=lambda params, promotable, fallback: allowed.append(fallback))
+    gate, serving = (
+        Gate(*cast(Any, (None, None)), GateParams()),
+        ServingState("b" * 8, former="c" * 8, activation="own"),
+    )
+    for promoted, trouble in (("own", {}), ("own", {"c" * 8: "it is lost"}), ("", {})):
+        standing = Standings(contest=contest, offset="10-0.0", promoted=promoted, trouble=trouble)
         await gate.decide(standing, serving, [])
     assert allowed == [["c" * 8, LIVE], [LIVE], []]
 
@@ -311,3 +273,67 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(lab: L
             await follower.follow_log()
             assert follower.standing.contest.comparisons[LIVE].evidence > GATE.needed
         assert (follower.standing.promotions, follower.standing.rollbacks) == (1, 0)
+
+
+# the runner of contests: follows contested models, releases the rest, and leaves its standings written
+
+
+@pytest.fixture(autouse=True)
+def _run_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.05)
+
+
+@contextlib.asynccontextmanager
+async def running(lab: Lab) -> AsyncIterator[PromotionRunner]:
+    """A runner at work; it ends when it is stopped."""
+    stopping = asyncio.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
+        keeper = PromotionRunner(Settings(prepare_seconds=10.0), lab.store, lab.artifacts, stopping)
+        task = asyncio.create_task(keeper.run())
+        try:
+            yield keeper
+        finally:
+            stopping.set()
+            await asyncio.wait_for(task, 60)
+
+
+async def kept(lab: Lab) -> Standings | None:
+    return await standings.read(lab.store, (await lab.living()).keys)
+
+
+async def until_written(lab: Lab, condition: Callable[[Standings | None], object]) -> Standings | None:
+    """The standing that is written, once a condition holds of it."""
+    async with asyncio.timeout(60):
+        while not condition(found := await kept(lab)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def until_kept(lab: Lab, replica: Replica) -> Standings:
+    """The standing that is written, once it is as far as a replica."""
+    offset = str(replica.model("default").offset)
+    found = await until_written(lab, lambda found: found is not None and found.offset == offset)
+    assert found is not None
+    return found
+
+
+async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "AWAY_SECONDS", 0.1)
+    replica = await lab.replica()
+    await teach(replica, familiar(20))
+    version = (await entered(lab)).id
+    away = lab.folder.rename(lab.folder.with_name("away"))
+    async with running(lab):
+        found = await until_written(lab, lambda found: found is not None and version in found.trouble)
+        assert found is not None
+        told = contest_of(found, Settings())
+        assert told is not None, "nobody is scored, and why is told"
+        assert told.trouble.keys() == {version}
+        away.rename(lab.folder)
+        await until_written(lab, lambda found: found is not None and not found.trouble)
+        await teach(replica, familiar(20, 20))
+        assert n_scored(await until_kept(lab, replica), version) == 20
+        assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
+        await until_written(lab, lambda found: found is None)

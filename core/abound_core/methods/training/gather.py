@@ -136,7 +136,7 @@ class MatrixBuilder:
         plan, made = planned(self._numbers, self._changes, asked.changes, START)
         if made:
             self._changes.commit(self._numbers, plan, made, START, asked)
-            for number in plan.into:
+            for number in plan.merged:
                 self._names.move(number, plan.class_of(number))
             self._label_ids.clear()
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from abound.api.decoding import convert
 from abound.api.dependencies import ActorDep, JsonObject, ModelName, PartsDep
-from abound.api.openapi import JSON, REF, problems
+from abound.api.openapi import json_body, problems
 from abound.api.schemas.versions import ActivatedAnswer, ActivateRequest
 from abound.api.times import APPLY_SECONDS
 from abound.security.audit import audited
@@ -19,24 +19,14 @@ from abound_core.model.active_version import LIVE
 
 router = APIRouter(tags=["versions"])
 
-BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            JSON: {
-                "schema": {"$ref": REF.format(name="ActivateRequest")},
-                "examples": {"index": {"summary": "Back to index", "value": {"version": LIVE, "reason": "rollback"}}},
-            }
-        },
-    }
-}
+EXAMPLES = {"index": {"summary": "Back to index", "value": {"version": LIVE, "reason": "rollback"}}}
 
 
 @router.post(
     "/models/{model}/activate",
     summary="Activate a version",
     responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 504, 507),
-    openapi_extra=BODY,
+    openapi_extra=json_body("ActivateRequest", examples=EXAMPLES),
 )
 async def activate_version(model: ModelName, given: JsonObject, parts: PartsDep, actor: ActorDep) -> ActivatedAnswer:
     """Load the version in all replicas and switch all of them at one offset. The answer waits for that.

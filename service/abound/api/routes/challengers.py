@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from abound.api.decoding import convert
 from abound.api.dependencies import ActorDep, ArtifactsDep, JsonObject, ModelName, PartsDep, VersionId
-from abound.api.openapi import JSON, REF, problems
+from abound.api.openapi import json_body, problems
 from abound.api.schemas.challengers import ChallengersAnswer, ChallengerShape, ContestShape, EnterRequest
 from abound.replica.replica import Replica
 from abound.security.audit import audited
@@ -20,10 +20,6 @@ from abound_core.errors import Corrupted, UnknownVersion
 from abound_core.promotion_rule import GateParams
 
 router = APIRouter(tags=["versions"])
-
-BODY = {
-    "requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": REF.format(name="EnterRequest")}}}},
-}
 
 
 @router.get(
@@ -42,7 +38,7 @@ async def get_challengers(model: ModelName, parts: PartsDep) -> ChallengersAnswe
     status_code=201,
     summary="Enter a version as a challenger",
     responses=problems(400, 404, 409, 413, 415, 422, 503),
-    openapi_extra=BODY,
+    openapi_extra=json_body("EnterRequest"),
 )
 async def enter(
     model: ModelName, given: JsonObject, parts: PartsDep, place: ArtifactsDep, actor: ActorDep

@@ -136,7 +136,7 @@ async def put_dataset(
     Tables are CSV, TSV, Parquet and Arrow files. A column without a role is a feature; an unknown field of JSON lines
     is an error, unless other fields have roles. Files other than Parquet and Arrow may be compressed with gzip or
     zstandard. `format`, the suffix of `filename`, of the name, or the media type gives the format, in this order.
-    What the parameters leave out is guessed; `options` of the answer has it. An existing data set is replaced as a
+    Parameters that are left out are guessed; `options` of the answer has it. An existing data set is replaced as a
     whole. An error names the number of the invalid line and changes nothing.
     """
     headers = dict(request.scope["headers"])

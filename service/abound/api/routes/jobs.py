@@ -11,7 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from abound.api.decoding import convert
 from abound.api.dependencies import ActorDep, JsonObject, PartsDep, RequestBound
-from abound.api.openapi import JSON, REF, problems
+from abound.api.openapi import json_body, problems
 from abound.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape
 from abound.jobs.record import Job
 from abound.jobs.submission import JobRequest, JobSubmission, load_methods
@@ -23,19 +23,7 @@ POLL_SECONDS = 0.2  # between two reads of a followed job
 followers = RequestBound(256, "followers of jobs", retry_after=5.0)
 router = APIRouter(tags=["jobs"])
 
-JOB_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            JSON: {
-                "schema": {"$ref": REF.format(name="JobRequest")},
-                "examples": {
-                    "refit": {"summary": "Relearn from history", "value": {"method": "refit", "params": {}}},
-                },
-            }
-        },
-    }
-}
+EXAMPLES = {"refit": {"summary": "Relearn from history", "value": {"method": "refit", "params": {}}}}
 
 JobKey = Annotated[
     str | None,
@@ -86,7 +74,7 @@ async def list_methods() -> MethodsAnswer:
     status_code=202,
     summary="Submit a job",
     responses={**Accepted, **problems(400, 404, 413, 415, 422, 503)},
-    openapi_extra=JOB_BODY,
+    openapi_extra=json_body("JobRequest", examples=EXAMPLES),
 )
 async def submit_job(
     body: JsonObject,

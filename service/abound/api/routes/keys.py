@@ -10,7 +10,7 @@ from pydantic import Field
 
 from abound.api.decoding import convert
 from abound.api.dependencies import ActorDep, JsonObject, PartsDep, ReplicaDep
-from abound.api.openapi import JSON, problems
+from abound.api.openapi import json_body, problems
 from abound.api.schemas.shape import Shape
 from abound.security import key_store as keys
 from abound.security.audit import Act, audited, newest_acts
@@ -88,8 +88,7 @@ class AuditAnswer(Shape):
 
 def _body(kind: type[msgspec.Struct], example: dict[str, Any], required: bool) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components([kind])
-    content = {JSON: {"schema": schemas[kind.__name__], "example": example}}
-    return {"requestBody": {"required": required, "content": content}}
+    return json_body(schemas[kind.__name__], required, example=example)
 
 
 @router.get("/keys", summary="All keys", responses=problems(503))

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,11 +17,12 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from msgspec import structs
 from pydantic import Field
 
-from abound.api.decoding import convert, in_thread
+from abound.api.decoding import convert
 from abound.api.dependencies import GrantDep, JsonObject, ModelName, Parts, PartsDep, ReplicaDep
+from abound.api.label_search import nearest_hint
 from abound.api.learn import idempotency_key_of
-from abound.api.openapi import JSON, REF, problems
-from abound.api.schemas.labels import ChangesRequest, MergeRequest, RenameRequest, details_from
+from abound.api.openapi import JSON, json_body, problems
+from abound.api.schemas.labels import ChangesRequest, MergeRequest, RenameRequest
 from abound.api.schemas.shape import Shape
 from abound.log.append_group import LearnDraft, LearnOutcome
 from abound.security.audit import audited
@@ -36,12 +35,7 @@ from abound_core.index.relabel_kernels import count_connections
 from abound_core.instances.record import pack_change
 from abound_core.instances.record_kernels import MAX_REQUEST_BYTES
 from abound_core.model.label_changes import ChangePlan, ChangeRequest, LabelChange, ListedChange, encode
-from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
-
-MAX_COMPARED = 20_000  # labels that are compared with an unknown one
-
-INDEX_COPIES = 4  # memory that a merge needs meanwhile, in sizes of the index
 
 SLICE = 4096  # features that are read before other tasks get a turn
 
@@ -92,11 +86,6 @@ RESPONSES: Any = {
 }
 
 
-def _body(name: str, example: dict[str, Any]) -> dict[str, Any]:
-    content = {JSON: {"schema": {"$ref": REF.format(name=name)}, "example": example}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
 class LabelChanger:
     """What a request to change labels needs of the service; ``effects`` are collected for a dry run."""
 
@@ -136,18 +125,13 @@ class LabelChanger:
             return _answer(0, None)
         self._check_room(plan)
         key = key or secrets.token_hex(8)  # the changes can be forgotten by it
-        asked = encode(ChangeRequest(made, None if self._grant is None else self._grant.id, key))
-        if len(asked) > MAX_REQUEST_BYTES:
-            raise TooLarge("the changes of this request take too many bytes; send fewer in one request")
+        record = change_record(made, self._grant, key)
         shown = [encode(change).decode() for change in made[:10]]
         audit = audited(parts.replica.store, actor_of(self._request.scope), "labels.change", model=model.name)
         async with audit as details:
             details |= {"changes": shown, "n": len(made)}
-            with parts.budget.reserve(model.name, parts.replica.models.all) as expect:
-                if plan.flows:
-                    expect(INDEX_COPIES * model.live.index.n_bytes)
-                draft = LearnDraft(pack_change(asked), 1, key, body)
-                [done] = await parts.learning.append(model, model.live.config, [draft], "applied")
+            draft = LearnDraft(record, 1, key, body)
+            [done] = await parts.learning.append(model, model.live.config, [draft], "applied")
             if done.refused is not None:
                 raise done.refused
             if done.updated == [False]:
@@ -168,7 +152,7 @@ class LabelChanger:
                 if plan.add(change):
                     made.append(change)
             except UnknownLabel as error:
-                near = await _near(live, change.name if error.field == "from" else change.targets[0])
+                near = await nearest_hint(live, change.name if error.field == "from" else change.targets[0])
                 raise UnknownLabel(f"{error}{near}", places[error.field or ""].format(at)) from None
             except InvalidInstance as error:
                 raise InvalidInstance(str(error), places[error.field].format(at)) from None
@@ -190,23 +174,27 @@ class LabelChanger:
             count_connections(live.index.arrays, first, min(first + SLICE, live.index.n_features), connections)
             if pace.due():
                 await pace.pause()
-        children: Counter[int] = Counter()
-        for class_id in range(live.labels.n_ids if live.details else 0):
-            parent = details_from(live.details.get(class_id)).parent
-            children[live.find(parent) if parent is not None else -1] += 1
+        effects = []
+        for one in self._concerned:
+            if one < live.labels.n_ids:
+                effect = EffectShape(
+                    label=live.label(one),
+                    aliases=live.aliases(one),
+                    learned=live.times_learned(one),
+                    connections=live.index.n_features if live.index.in_rows else int(connections[one]),
+                    children=len(live.tree.children(one)),
+                )
+                effects.append(effect)
             if pace.due():
                 await pace.pause()
-        return [
-            EffectShape(
-                label=live.label(one),
-                aliases=live.aliases(one),
-                learned=live.times_learned(one),
-                connections=live.index.n_features if live.index.in_rows else int(connections[one]),
-                children=children[one],
-            )
-            for one in self._concerned
-            if one < live.labels.n_ids
-        ]
+        return effects
+
+
+def change_record(changes: list[LabelChange], grant: Grant | None, key: str | None = None) -> bytes:
+    asked = encode(ChangeRequest(changes, None if grant is None else grant.id, key))
+    if len(asked) > MAX_REQUEST_BYTES:
+        raise TooLarge("the changes of this request take too many bytes; send fewer in one request")
+    return pack_change(asked)
 
 
 def _answer(changed: int, done: LearnOutcome | None, effects: list[EffectShape] | None = None) -> Response:
@@ -218,21 +206,6 @@ def _answer(changed: int, done: LearnOutcome | None, effects: list[EffectShape] 
     )
     status = 202 if done is not None and not done.applied else 200
     return Response(answer.model_dump_json(exclude_defaults=True), status, media_type=JSON)
-
-
-async def _near(live: LiveModel, name: str) -> str:
-    """Return a hint with the labels that are most similar to an unknown one."""
-    compared, pace, start = [], TimeSlice(), name[:1].casefold()
-    for class_id in range(live.labels.n_ids):
-        label = live.label(class_id)
-        if label[:1].casefold() == start and abs(len(label) - len(name)) <= 1 + len(name) // 3:
-            compared.append(label)
-        if len(compared) == MAX_COMPARED:
-            break
-        if pace.due():
-            await pace.pause()
-    found = await in_thread(get_close_matches, name[:64], compared, 3)
-    return f"; did you mean {', '.join(map(repr, found))}?" if found else ""
 
 
 async def changer(model: ModelName, request: Request, parts: PartsDep, grant: GrantDep) -> LabelChanger:
@@ -247,7 +220,7 @@ ChangerDep = Annotated[LabelChanger, Depends(changer)]
     summary="Rename a label",
     response_model=ChangedAnswer,
     responses=RESPONSES,
-    openapi_extra=_body("RenameRequest", {"from": "TV", "to": "Television"}),
+    openapi_extra=json_body("RenameRequest", example={"from": "TV", "to": "Television"}),
 )
 async def rename_label(changes: ChangerDep, given: JsonObject) -> Response:
     """Give a label another name; what was learned for it stays. The old name becomes an alias."""
@@ -261,7 +234,7 @@ async def rename_label(changes: ChangerDep, given: JsonObject) -> Response:
     summary="Merge labels into another one",
     response_model=ChangedAnswer,
     responses=RESPONSES,
-    openapi_extra=_body("MergeRequest", {"from": ["tv", "televisions"], "into": "TV"}),
+    openapi_extra=json_body("MergeRequest", example={"from": ["tv", "televisions"], "into": "TV"}),
 )
 async def merge_labels(changes: ChangerDep, given: JsonObject) -> Response:
     """Add what was learned for some labels to another one. Their names become aliases of it."""
@@ -275,8 +248,8 @@ async def merge_labels(changes: ChangerDep, given: JsonObject) -> Response:
     summary="Change labels",
     response_model=ChangedAnswer,
     responses=RESPONSES,
-    openapi_extra=_body(
-        "ChangesRequest", {"changes": [{"kind": "split", "from": "shoes", "to": ["boots", "sandals"]}]}
+    openapi_extra=json_body(
+        "ChangesRequest", example={"changes": [{"kind": "split", "from": "shoes", "to": ["boots", "sandals"]}]}
     ),
 )
 async def change_labels(changes: ChangerDep, given: JsonObject) -> Response:
@@ -309,12 +282,13 @@ async def revive_label(changes: ChangerDep, label: LabelPath, dry_run: DryRun = 
     "/models/{model}/labels/{label:path}", summary="Retire a label", response_model=ChangedAnswer, responses=RESPONSES
 )
 async def retire_label(changes: ChangerDep, label: LabelPath, dry_run: DryRun = False) -> Response:
-    """Suggest a label no more, and learn nothing for it. What was learned stays, for `revive`."""
+    """Suggest a label no more, and learn nothing for it. The learned weights stay, for `revive`."""
     return await changes.change([LabelChange("retire", label)], dry_run, {"from": "label"})
 
 
 def _shown(one: ListedChange) -> ListedChangeShape:
     undo = {
+        "alias": f"rename {one.to!r} to {one.name!r}, without alias",
         "rename": f"rename {one.to!r} to {one.name!r}",
         "retire": f"revive {one.name!r}",
         "revive": f"retire {one.name!r}",

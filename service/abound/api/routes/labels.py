@@ -21,8 +21,9 @@ from pydantic import Field
 from abound.api.decoding import MAX_DETAILS_WORK, ByteBudget, decode_batch
 from abound.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound
 from abound.api.label_search import FIELD, find_labels, fold
-from abound.api.openapi import JSON, REF, problems
+from abound.api.openapi import JSON, json_body, problems
 from abound.api.request_body import media_of, read_body
+from abound.api.routes.label_changes import change_record
 from abound.api.schemas.labels import (
     NO_DETAILS,
     LabelDetails,
@@ -39,6 +40,7 @@ from abound_core.errors import InvalidInstance, UnknownLabel
 from abound_core.instances.codes_kernels import PREFIX
 from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
 from abound_core.limits import MAX_DETAILS_BYTES
+from abound_core.model.label_changes import LabelChange
 from abound_core.model.label_details import with_other_number, words_of
 from abound_core.model.label_features import weights_to
 from abound_core.model.label_tree import MAX_PATH
@@ -59,17 +61,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum 
 router = APIRouter(tags=["models"])
 
 
-REGISTER_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            JSON: {
-                "schema": {"$ref": REF.format(name="RegisterRequest")},
-                "example": {"labels": [{"label": "grain", "name": "Grain", "description": "wheat, corn and rye"}]},
-            }
-        },
-    }
-}
+EXAMPLE = {"labels": [{"label": "grain", "name": "Grain", "description": "wheat, corn and rye"}]}
 
 
 class DetailsShape(Shape, record=LabelDetails):
@@ -173,16 +165,16 @@ async def get_labels(
         202: {"model": RegisterAnswer, "description": "Durable, but not applied yet."},
         **problems(400, 404, 409, 413, 415, 422, 429, 503, 504, 507),
     },
-    openapi_extra=REGISTER_BODY,
+    openapi_extra=json_body("RegisterRequest", example=EXAMPLE),
 )
 async def put_labels(
     model: ModelName, request: Request, parts: PartsDep, grant: GrantDep, response: Response
 ) -> RegisterAnswer:
     """Register labels with their names, descriptions and other details. The details replace earlier ones.
 
-    A name and a description are learned once, as an instance of the label: `/classify` can then suggest a label before
-    it has instances. The same name is not learned again. A new name is learned beside the old one. Registrations do
-    not count in the statistics. The job `forget` with their `source` removes them.
+    A name, a description and aliases are learned once, as an instance of the label: `/classify` can then suggest a
+    label before it has instances. The same name is not learned again. A new name is learned beside the old one.
+    Registrations do not count in the statistics. The job `forget` with their `source` removes them.
     """
     headers = dict(request.scope["headers"])
     media_of(headers, (JSON.encode(),))
@@ -197,6 +189,7 @@ async def put_labels(
     parents: dict[str, str | None] = {}
     room = ByteBudget(parts.replica.params.log.request_bytes)
     records = []
+    aliases: list[LabelChange] = []
     with parts.learning.track_new_classes(known) as new:
         for at, one in enumerate(asked.labels):
             try:
@@ -205,6 +198,7 @@ async def put_labels(
                     raise InvalidInstance("label comes twice", "label")
                 parents[label] = above[0] if above else None
                 records.append(_record(known.live, label, parents[label], one, asked.learn))
+                aliases += [LabelChange("alias", label, to) for to in known.live.vectorizer.labels(one.aliases)]
                 new.check([label, *above])
             except InvalidInstance as error:
                 raise error.inside(f"labels[{at}]") from None
@@ -212,6 +206,8 @@ async def put_labels(
             if pace.due():
                 await pace.pause()
         await _check_parents(known.live, parents)
+        if aliases:
+            records.append(change_record(aliases, grant))
         draft = LearnDraft(b"".join(records), len(records), source=asked.source)
         [done] = await parts.learning.append(known, config, [draft], asked.wait)
     if not done.applied:
@@ -239,11 +235,12 @@ async def _check_parents(live: LiveModel, given: dict[str, str | None]) -> None:
 
 def _record(live: LiveModel, label: str, parent: str | None, registration: LabelRegistration, learn: bool) -> bytes:
     """Return the record that registers a label, with the vector of its name and description."""
-    if parent is not None:
+    for field, names in (("parent", [parent] if parent else []), ("aliases", registration.aliases)):
         try:
-            pack_labels([parent], live.limits)
+            for one in names:
+                pack_labels([one], live.limits)
         except InvalidInstance as error:
-            raise InvalidInstance(f"parent: {error}", "parent") from None
+            raise InvalidInstance(f"{field}: {error}", field) from None
     if _is_nested(registration.metadata):
         raise InvalidInstance(f"metadata has at most {MAX_NESTING} levels of lists and objects", "metadata")
     labels = pack_labels([label], live.limits)
@@ -257,7 +254,7 @@ def _record(live: LiveModel, label: str, parent: str | None, registration: Label
     name, analyzer = registration.name or words_of(label), live.config.analyzer
     if live.config.normalize and analyzer.kind == "word" and analyzer.stem is None and analyzer.embed is None:
         name = with_other_number(name)
-    text = "\n".join(part for part in (name, registration.description) if part)
+    text = "\n".join(part for part in (name, registration.description, *registration.aliases) if part)
     vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
     return add_details(vector + labels, details)
 

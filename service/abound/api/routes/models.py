@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from abound.api.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
-from abound.api.openapi import JSON, config_schema, problems
+from abound.api.openapi import config_schema, json_body, problems
 from abound.api.routes.challengers import contest_of
 from abound.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
 from abound.api.schemas.stats import ReplicaShape, StatsAnswer
@@ -26,19 +26,9 @@ from abound_core.instances import text_encoder
 
 router = APIRouter(tags=["models"])
 
-CONFIG_BODY = {
-    "requestBody": {
-        "required": False,
-        "content": {
-            JSON: {
-                "schema": config_schema(),
-                "examples": {
-                    "plain": {"summary": "The paper's defaults", "value": {}},
-                    "adaptive": {"summary": "Weights that follow a drifting stream", "value": {"memory": 500.0}},
-                },
-            }
-        },
-    }
+EXAMPLES = {
+    "plain": {"summary": "The paper's defaults", "value": {}},
+    "adaptive": {"summary": "Weights that follow a drifting stream", "value": {"memory": 500.0}},
 }
 
 
@@ -60,7 +50,7 @@ async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
     "/models/{model}",
     summary="Create or configure a model",
     responses={201: {"model": ModelAnswer, "description": "Created."}, **problems(400, 409, 413, 415, 422, 503, 504)},
-    openapi_extra=CONFIG_BODY,
+    openapi_extra=json_body(config_schema(), required=False, examples=EXAMPLES),
 )
 async def put_model(
     model: ModelName, changes: JsonObject, parts: PartsDep, actor: ActorDep, response: Response

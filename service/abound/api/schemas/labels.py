@@ -12,6 +12,10 @@ from abound_core.model.label_changes import Label, LabelChange
 
 NAME = "The name of the label, as a person would write it."
 PARENT = "The label of which this one is a kind; it need not be registered. Shown, not used for ranking."
+ALIASES = (
+    "Other names that mean the label from now on, and are learned with its name. A name that has another label is left "
+    "out."
+)
 METADATA = "Any other facts, such as a colour or an URL; stored and shown."
 LEARN = (
     "Learn names and descriptions, each once, so that labels without instances can be suggested. A label without a "
@@ -29,9 +33,10 @@ class LabelDetails(Struct, omit_defaults=True):
 
 
 class LabelRegistration(LabelDetails, forbid_unknown_fields=True, kw_only=True):
-    """A label with its details."""
+    """A label with its details and other names."""
 
     label: Annotated[str, Meta(min_length=1, max_length=512, examples=["grain"])] | int | float
+    aliases: Annotated[list[Label], Meta(max_length=1000, description=ALIASES)] = []
 
 
 class RegisterRequest(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -160,7 +160,7 @@ class CandidatesShape(Shape):
 
 
 class PointShape(Shape):
-    """What a threshold would answer."""
+    """A threshold, and the share that it would answer."""
 
     threshold: float = Field(ge=0, le=1, description="Least probability of an applied label.")
     share: float = Field(ge=0, le=1, description="Share of the instances (labels) from it on.")

@@ -47,9 +47,6 @@ class RankingProxy:
         self._at = at
         self._seen = seen
 
-    def prepare(self) -> None:
-        self._live.prepare()
-
     def apply(
         self,
         buffer: bytes,
@@ -67,9 +64,7 @@ class RankingProxy:
             best = live.rank(vector, DEPTH)
             live.at = entry, first + i
             listed = [live.label(class_id) for class_id in best.class_ids.tolist()]
-            at, applied = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
-            if not applied:
-                return at, i
+            at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
             if true and shape.details_at < 0:
                 self._seen.append(LearnedInstance(self._at, vector, true, listed))
         return at, len(ranks)

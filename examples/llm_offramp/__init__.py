@@ -1,0 +1,1 @@
+"""Answers that a model gives without the language model, where the decision says so."""

@@ -1,0 +1,91 @@
+// Events: what a model was taught, the newest first; corrected and undone.
+
+import { announce, breakable, card, confirmed, debounced, empty, field, fill, h, table } from "./dom.js";
+import { get, modelPath, part } from "./api.js";
+import { legible, when } from "./format.js";
+import { correct } from "./instance.js";
+import { recorded, undo } from "./journal.js";
+import { findNames, spoken } from "./names.js";
+
+const PAGE = 50;
+const MOST_FEATURES = 30;
+
+export function show(root, { model, about, signal, problem, lacks, refused }) {
+  const label = h("input", { type: "search", maxlength: "512", autocomplete: "off" });
+  const source = h("input", { type: "search", maxlength: "200", autocomplete: "off" });
+  const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }) };
+  const isClosed = Boolean(lacks("admin", ""));
+  const canTeach = !lacks("learn", "");
+  let shown = [];
+  fill(root, card(
+    "What the model was taught",
+    isClosed ? h("p", { class: "note" }, "What this tab has taught. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
+    parts.said,
+    parts.list,
+  ));
+  for (const one of [label, source]) one.addEventListener("input", debounced(() => list(), 300));
+  list();
+
+  async function list(isMore = false) {
+    const mine = recorded(about.incarnation);
+    try {
+      let found = [...mine.values()];
+      if (!isClosed) {
+        const query = { limit: PAGE, ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
+        found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
+      }
+      shown = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];
+      await findNames(model, shown.flatMap((one) => [...one.labels, ...one.rejected]), signal);
+      draw(found.length === PAGE);
+    } catch (error) {
+      if (!signal.aborted) fill(parts.list, problem(error));
+    }
+  }
+
+  function draw(isMore) {
+    if (shown.length === 0) {
+      fill(parts.list, empty("No event.", "The newest events of the log are listed; older ones are archived."));
+      return;
+    }
+    fill(
+      parts.list,
+      table("Events, newest first", ["time", "instance", "labels", "source", "#rank before", ""], shown.map((one) => [
+        h("span", { class: "whole" }, when(one.time)),
+        h("span", { class: "break wide", dir: "auto" }, breakable(textOf(one))),
+        h("span", { class: "break" }, one.labels.map((name) => spoken(model, name)).join(", "), one.rejected.map((name) => ` not ${spoken(model, name)}`).join(",")),
+        h("span", { class: "break" }, one.source ?? "–"),
+        "rank" in one ? (one.rank ?? "none") : "–",
+        h(
+          "div",
+          { class: "row end" },
+          canTeach ? h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: () => { correct(model, one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
+          refused ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Undo ${textOf(one)}`, onclick: () => takeBack(one) }, "Undo"),
+        ),
+      ])),
+      h("p", { class: "hint" }, "The log keeps words and features. The text as it was, and the rank, are known for what this tab has taught."),
+      isMore ? h("button", { type: "button", onclick: () => list(true) }, "Show more") : null,
+    );
+  }
+
+  async function takeBack(one) {
+    const alone = one.key ? "All events of its request are forgotten." : "It has no idempotency key: all events of the same millisecond are forgotten.";
+    if (!(await confirmed("Undo this event?", `${textOf(one)}. ${alone} A job takes them out of the index, the log and history; nothing brings them back.`, "Undo it"))) return;
+    const note = h("p", { class: "note" }, "Undoing…");
+    fill(parts.said, note);
+    try {
+      const failed = await undo(model, one.key ? { key: one.key } : { since: one.time, until: one.time }, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
+      fill(parts.said, h("p", { class: failed ? "worry" : "better" }, failed ? `Not undone: ${failed}` : "Forgotten."));
+      if (!failed) announce("Forgotten.");
+      await list();
+    } catch (error) {
+      if (!signal.aborted) fill(parts.said, problem(error));
+    }
+  }
+}
+
+/** The text of an event, or the names of its features. */
+function textOf({ text, features }) {
+  if (typeof text === "string") return text.length > 300 ? `${text.slice(0, 300)}…` : text;
+  const names = Object.keys(features ?? {});
+  return `${names.slice(0, MOST_FEATURES).map(legible).join(" ")}${names.length > MOST_FEATURES ? " …" : ""}`;
+}

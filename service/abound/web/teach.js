@@ -1,0 +1,139 @@
+// Teach an instance its labels: the form, what was learned, and undo.
+
+import { breakable, field, fill, h, pastDoubleClick } from "./dom.js";
+import { modelPath, newKey, part, post } from "./api.js";
+import { labelChips } from "./chips.js";
+import { chance, count } from "./format.js";
+import { marksOf } from "./instance.js";
+import { record, undo } from "./journal.js";
+import { spoken, spokenAll } from "./names.js";
+
+const LIKELY = 0.5;
+
+/**
+ * The form: `element`, `bar` with the button, and what ranked labels are marked with. `read` returns the instance or null,
+ * `ranked` the labels shown; `changed` is called when other labels are marked, `learned` and `undone` after that happened.
+ */
+export function teaching({ model, about, signal, problem, refused }, { read, ranked, changed, learned, undone, marks = marksOf(model) }) {
+  const chips = labelChips("Right labels", { model, signal, chosen: marks.chosen, changed: mark });
+  const weight = h("select", {}, [0.1, 0.5, 1, 2, 5, 10].map((w) => h("option", { value: w, selected: w === 1 }, String(w))));
+  const unmarked = h("div", { class: "row hint" });
+  const effect = h("p", { class: "hint" });
+  const said = h("div", { class: "stack", role: "status" });
+  const button = h("button", { class: "primary" }, "Learn");
+  const bar = h("div", { class: "learnbar" }, unmarked, h("div", { class: "row" }, button, h("span", { class: "hint keys" }, "or Ctrl+Enter")), said);
+  let isTeaching = false;
+  let unsure = null; // a request without an answer, and its idempotency key: a retry is learned once
+  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(performance.now()); } }, chips.element, bar, effect, field("Weight", weight));
+
+  /** No label is both right and wrong. */
+  function mark() {
+    for (const label of marks.rejected) if (chips.has(label)) marks.rejected.delete(label);
+    warn();
+    changed();
+  }
+
+  /** Say which likely labels would be taught as wrong. */
+  function warn() {
+    const likely = marks.chosen.size === 0 ? [] : ranked().filter((one) => (one.probability ?? one.score) >= LIKELY && !chips.has(one.label) && !marks.rejected.has(one.label));
+    fill(
+      unmarked,
+      marks.chosen.size === 0 ? null : h("span", {}, likely.length ? ["Not marked, so taught as wrong: ", h("strong", { class: "break" }, likely.map((one) => `${spoken(model, one.label)}${one.probability === undefined ? "" : ` (${chance(one.probability)})`}`).join(", ")), "."] : "Labels that are not marked count as wrong."),
+      likely.length ? h("button", { type: "button", class: "small", onclick: () => likely.forEach((one) => chips.toggle(one.label)) }, "They are right, too") : null,
+    );
+  }
+
+  function reject(label) {
+    if (chips.has(label)) chips.toggle(label);
+    if (!marks.rejected.delete(label)) marks.rejected.add(label);
+    mark();
+  }
+
+  /** Disable the button, but keep it reachable by keyboard. */
+  function hold(is) {
+    isTeaching = is;
+    button.setAttribute("aria-disabled", String(is));
+  }
+
+  /** Learn the present instance with the marked labels; `pressed`: when a button was clicked, which may be a double click. */
+  async function teach(pressed = 0) {
+    if (isTeaching) return;
+    hold(true);
+    try {
+      const given = read();
+      const labels = given === null ? [] : await chips.take();
+      if (labels === null) return;
+      const wrong = [...new Set([...marks.rejected, ...(marks.corrects ?? []).filter((label) => !labels.includes(label))])];
+      if (given === null || labels.length + wrong.length === 0) {
+        fill(said, h("p", { class: "worry" }, given === null ? "Type an instance first." : "Name the right label, or mark a wrong one."));
+        return;
+      }
+      const body = { ...given, labels, source: "page" };
+      if (wrong.length) body.rejected = wrong;
+      if (weight.value !== "1") body.weight = Number(weight.value);
+      const what = JSON.stringify(body);
+      if (unsure?.what !== what) unsure = { what, key: newKey() };
+      const { key } = unsure;
+      const answer = await post(`${modelPath(model)}/learn`, body, { signal, headers: { "Idempotency-Key": key } });
+      unsure = null;
+      record({ incarnation: about.incarnation, key, offset: answer.offset, rank: answer.rank, time: Date.now() / 1000, labels, rejected: wrong, source: "page", ...given });
+      about.learned += 1;
+      clear();
+      confirm(answer, key, labels, wrong);
+      await learned(labels[0] ?? null);
+    } catch (error) {
+      if (!signal.aborted) fill(said, problem(error));
+    } finally {
+      pastDoubleClick(pressed).then(() => hold(false));
+    }
+  }
+
+  function confirm({ rank, applied }, key, labels, wrong) {
+    const words = [spokenAll(model, labels), ...wrong.map((one) => `not “${spoken(model, one)}”`)].filter(Boolean).join(", ");
+    const [best, was] = labels.length > 1 ? ["The best of them", "They were"] : ["It", "It was"];
+    const before = labels.length === 0 ? "" : rank === null ? `${was} not among the answers before.` : `${best} was ranked ${rank === 1 ? "first" : `number ${count(rank)}`} before.`;
+    const again = h("a", { href: `#events/${part(model)}` }, "Correct it under Events");
+    fill(
+      said,
+      h("p", { class: "better" }, "Learned ", breakable(words), `. ${applied ? before : "It is in the log, and applied in a moment."}`),
+      refused ? h("p", { class: "hint" }, "To undo this takes a key with the scope admin for all models. ", again, ".") : h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => takeBack(key, words) }, "Undo"), h("span", { class: "hint" }, again)),
+    );
+  }
+
+  async function takeBack(key, words) {
+    const note = h("p", { class: "note" }, "A job takes it out of the index, the log and history…");
+    fill(said, note);
+    try {
+      const failed = await undo(model, { key }, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
+      fill(said, h("p", { class: failed ? "worry" : "better" }, failed ? `Not undone: ${failed}` : ["Forgotten: ", breakable(words), "."]));
+      await undone();
+    } catch (error) {
+      if (!signal.aborted) fill(said, problem(error));
+    }
+  }
+
+  function clear() {
+    marks.rejected.clear();
+    marks.corrects = null;
+    weight.value = "1";
+    chips.clear();
+  }
+
+  chips.draw();
+  return {
+    element,
+    teach,
+    reject,
+    warn,
+    toggle: chips.toggle,
+    clear,
+    isRight: chips.has,
+    isWrong: (label) => marks.rejected.has(label),
+    /** The instance is another one: wrong labels were meant for the former. */
+    forget() {
+      marks.rejected.clear();
+      warn();
+    },
+    tell: (text) => { effect.textContent = text; },
+  };
+}
