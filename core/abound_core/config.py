@@ -24,13 +24,14 @@ FIXED_AFTER_LEARNING = (
     "leak",
     "memory",
     "codes",
+    "known",
 )
 """Fields that cannot change on a model that has learned, because its state would get another meaning."""
 
 VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers", "normalize")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False}
+BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False, "known": False}
 """Values of fields that a stored configuration may lack, where the default of new models is another one."""
 
 MAX_COUNT = 2**31 - 1
@@ -62,6 +63,8 @@ RERANK = (
     "sls: learn to order the best classes of an instance with a vector; null: from the first vector on. Can change at "
     "any time."
 )
+
+KNOWN = "sls: learn which labels go together, for `known` in `/classify`."
 
 IMPLICIT = "Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted."
 
@@ -251,6 +254,7 @@ class ModelConfig:
         Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),
     ] = 4096
     rerank: Annotated[bool | None, Meta(description=RERANK)] = None
+    known: Annotated[bool, Meta(description=KNOWN)] = True
     calibrate: Annotated[
         bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
     ] = False
@@ -274,6 +278,7 @@ class ModelConfig:
         if self.update != "sls":
             object.__setattr__(self, "rows", False)
             object.__setattr__(self, "rerank", False)
+            object.__setattr__(self, "known", False)
 
     def to_dict(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -309,10 +314,10 @@ class ModelConfig:
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return ``with_changes``.
 
-        Raises InvalidInstance for ``rows`` or ``rerank`` true unless the update is ``sls``. An event of the log is
-        applied with ``with_changes``: the update may have changed since the user's request was checked.
+        Raises InvalidInstance for ``rows``, ``rerank`` or ``known`` true unless the update is ``sls``. An event of the
+        log is applied with ``with_changes``: the update may have changed since the user's request was checked.
         """
-        for name in ("rows", "rerank"):
+        for name in ("rows", "rerank", "known"):
             if changes.get(name) is True and changes.get("update", self.update) != "sls":
                 _refuse(name, "is for update sls")
         return self.with_changes(changes)
@@ -320,8 +325,8 @@ class ModelConfig:
     def with_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return this configuration with some fields changed; fields that are not named keep their value.
 
-        A model that switches to ``sls`` uses rows, and re-ranks from the first vector on, unless the changes say
-        otherwise.
+        A model that switches to ``sls`` uses rows, learns label sets, and re-ranks from the first vector on, unless the
+        changes say otherwise.
         """
         known = {field.name for field in fields(self)}
         for name in changes:
@@ -329,7 +334,8 @@ class ModelConfig:
                 _refuse(str(name), f"is not a field of a model's configuration{did_you_mean(str(name), known)}")
         switches = self.update != "sls" and changes.get("update") == "sls"
         of_sls = ModelConfig(update="sls") if switches else None
-        values = ({"rows": of_sls.rows, "rerank": of_sls.rerank} if of_sls else {}) | changes
+        own = {"rows", "rerank", "known"} if of_sls else set()
+        values = {name: getattr(of_sls, name) for name in own} | changes
         for group, present in (("analyzer", self.analyzer), ("decide", self.decide or DecideConfig())):
             if not isinstance(values.get(group), dict):
                 continue

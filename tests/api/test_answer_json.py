@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 
 from abound.api.answer_json import AnswerEncoder
-from abound.api.schemas.learn_classify import encoder
+from abound.api.schemas.learn_classify import ClassifyRequest, encoder
 from abound_core.config import ModelConfig
 from abound_core.instances.record import pack_labels
 from abound_core.model.entry_application import Unit
@@ -32,7 +32,7 @@ def test_an_answer_made_of_bytes_is_the_one_made_of_values() -> None:
         ranking = Ranking(np.arange(n, dtype=np.int32)[::-1], some[:n])
         for offset in (START, Offset(1763600000000, 0, 3), Offset(1763600000000, 0, 4)):
             plain = answers.plain(model, ranking, offset)
-            assert plain == encoder.encode(answers.explained(model, b"", ranking, offset, explain=False))
+            assert plain == encoder.encode(answers.explained(model, b"", ranking, offset, ClassifyRequest()))
 
 
 def test_models_do_not_share_labels_and_are_let_go() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from abound.api import classify
+from abound.client import Client
 from abound.replica.predictions import RememberParams, newest_predictions, remember
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
@@ -92,6 +94,39 @@ def test_include_and_exclude(service: Served, model: str) -> None:
     assert labels(exclude=[]) == ["crude", "grain", "trade"]
     assert labels(levels=True, threshold=1e9) == []
     assert labels(levels=True, threshold=0.0) == labels()
+
+
+def test_known_labels_rank_the_others(service: Served) -> None:
+    name = fresh_model(service, update="sls", calibrate=True)
+    path = f"/models/{name}/classify"
+    events = [{"text": "red", "labels": [("shirt", "silk"), ("hat", "felt")][i % 2]} for i in range(80)]
+    service.http.post(f"/models/{name}/learn", json={"instances": events}).raise_for_status()
+    asked = {"text": "red", "known": ["shirt"], "k": 2}
+    answer = service.http.post(path, json=asked).json()
+    assert answer["labels"][0]["label"] == "silk"
+    assert "warning" not in answer
+    assert "shirt" not in {one["label"] for one in answer["labels"]}
+    assert service.http.post(path, json={**asked, "known": ["hat"]}).json()["labels"][0]["label"] == "felt"
+    batch = {"instances": [{"text": "red"}, {"text": "red"}], "known": ["shirt"], "k": 2}
+    assert service.http.post(path, json=batch).json()["results"] == [answer, answer]
+    lines = ndjson(asked, {**asked, "known": ["hat"]})
+    found = [json.loads(line) for line in service.http.post(path, content=lines, headers=NDJSON).text.splitlines()]
+    assert [one["labels"][0]["label"] for one in found] == ["silk", "felt"]
+    explained = service.http.post(path, json={**asked, "explain": True, "levels": True, "threshold": 0.0}).json()
+    for one in explained["labels"]:
+        assert sum(part["contribution"] for part in one["because"]) == pytest.approx(one["score"])
+    assert "(known)" in {part["feature"] for part in explained["labels"][0]["because"]}
+    warned = service.http.post(path, json={**asked, "known": ["shirt", "silks"]}).json()
+    assert warned["warning"] == "known: the label 'silks' is not known; did you mean 'silk'?"
+    assert warned["labels"] == answer["labels"]
+    problem(service.http.post(path, json={**asked, "min_probability": 0.5}), 422, field="min_probability")
+    with Client(service.url) as client:
+        assert client.model(name).classify("red", known=["shirt"]).labels[0].label == "silk"
+
+
+def test_levels_of_a_model_without_probabilities_obey_the_threshold(service: Served, model: str) -> None:
+    asked = {"text": "wheat export", "levels": True, "threshold": 1e9}
+    assert service.http.post(f"/models/{model}/classify", json=asked).json()["labels"] == []
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])

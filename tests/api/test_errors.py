@@ -196,6 +196,8 @@ REQUESTS: dict[str, tuple[str, Any, str]] = {
         f"zero_shot {value!r}": ("classify", {"text": "a", "zero_shot": value}, "zero_shot")
         for value in ("false", 0, None)
     },
+    "known labels without the update for it": ("classify", {"text": "a", "known": ["a"]}, "known"),
+    "a known truth": ("classify", {"text": "a", "known": [True]}, "known[0]"),
     "an excluded truth": ("classify", {"text": "a", "exclude": ["a", True]}, "exclude[1]"),
     "1001 to classify": ("classify", {"instances": [{"text": "a"}] * 1001}, "instances"),
     "a batch and a text": ("classify", {"instances": [{"text": "a"}], "text": "b"}, "text"),
@@ -228,6 +230,7 @@ CONFIGS: dict[str, Any] = {
     "max_features": 0, "max_classes": -1, "update": "sgd", "analyzer": "word", "analyzer.kind": "sentence",
     "analyzer.ngrams": [3, 1], "analyzer.language": "fi", "negative": "absolute", "numbers": "log", "implicit": 2,
     "calibrate": "yes", "decide": True, "decide.agreement": 1, "decide.audit": 0, "rerank": True, "rows": True,
+    "known": True,
     "max_memory": 2**20 - 1, "analyzer.embed": "wordllama",
 }  # fmt: skip
 """A value that no model (or none with ``fsu``) takes, by the field."""

@@ -84,6 +84,17 @@ def test_lists_are_searched_and_sorted_and_answers_stay_below_a_label(run: Run, 
     assert "did you mean 'c1'" in run("classify", texts, *at, "--include", "cafes").err
 
 
+def test_labels_that_are_chosen_already_are_evidence(run: Run, url: str, tmp_path: Path) -> None:
+    at, texts = ("--url", url, "-m", "wardrobe"), tmp_path / "texts.jsonl"
+    sets = (["shirt", "silk"], ["hat", "felt"]) * 20
+    texts.write_text("".join(json.dumps({"text": "red", "labels": labels}) + "\n" for labels in sets))
+    run("models", "create", "wardrobe", "--url", url, "--set", "update=sls")
+    run("learn", texts, *at)
+    for known, other in (("shirt", "silk"), ("felt", "hat")):
+        [line] = run("classify", texts, *at, "--limit", "1", "-k", "1", "--known", known).out.splitlines()
+        assert [one["label"] for one in json.loads(line)["labels"]] == [other]
+
+
 def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path: Path) -> None:
     labels, texts, output = tmp_path / "labels.jsonl", tmp_path / "texts.jsonl", tmp_path / "answers.csv"
     labels.write_text('{"label": "c7", "name": "Wheat"}\n')

@@ -50,6 +50,17 @@ async def test_a_language_model_teaches_and_asks(service: Served) -> None:
         assert service.learned(name) == 1
 
 
+async def test_labels_that_are_chosen_already_are_evidence(service: Served) -> None:
+    name = fresh_model(service, update="sls")
+    async with AsyncClient(service.url) as abound, Client(make_server(abound, name)) as client:
+        for _ in range(20):
+            for labels in (["shirt", "silk"], ["hat", "felt"]):
+                await call(client, "teach", text="red", labels=labels)
+        for known, other in (("shirt", "silk"), ("felt", "hat")):
+            [best] = await call(client, "suggest_labels", text="red", k=1, known=[known])
+            assert best["label"] == other
+
+
 async def failure(client: Client, tool: str, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     assert result.is_error, result

@@ -82,6 +82,7 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.kernel": Small(
         words="--json --quick --stream ads --turns 1", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")
     ),
+    "benchmarks.known": Small(words="--json --runs 1 --only bibtex --data {data}", tells=("R@1", "recall@5")),
     "benchmarks.meaning": Small(
         words="--json --only clinc150 --orders 1 --way words --way reranked --data {data}",
         tells=("R@1", "prequential", "us learn", "MB"),

@@ -103,6 +103,11 @@ class Index:
         return int(self._counters[layout.N_CONNECTIONS])
 
     @property
+    def n_counted(self) -> int:
+        """Instances counted; 0 with ``fsu``."""
+        return int(self._counters[layout.N_COUNTED])
+
+    @property
     def in_rows(self) -> bool:
         return self._rows.in_use
 

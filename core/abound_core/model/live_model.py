@@ -83,6 +83,8 @@ from abound_core.model.entry_application import EntryApplication, Unit
 from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
 from abound_core.model.label_changes import decode_request, planned
 from abound_core.model.label_details import PAGE, parent_in
+from abound_core.model.label_sets import learn_set, moved, params_of
+from abound_core.model.label_sets_kernels import learn_label_sets, rank_given
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
@@ -92,6 +94,8 @@ from abound_core.numba.top_k import N_BEST, new_best, new_first
 from abound_core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"  # key among the contributions to a score
+
+KNOWN = "(known)"  # key of the difference that the known labels make
 
 MEANING = "(meaning)"  # key of the vector of an instance: the sum of its codes
 
@@ -136,6 +140,7 @@ class LiveModel(ModelState):
         self.fragments: Any = None
         self._scratch = _scratch(64, 16, 0)
         self._cursor = np.zeros(N_CURSOR, np.int64)
+        self._sets: ModelHandle | None = None
         self._take_config(config)
 
     @classmethod
@@ -157,6 +162,7 @@ class LiveModel(ModelState):
         self.config = config
         self.vectorizer = Vectorizer(config, self.limits)
         self.index.params = IndexParams.of(config)
+        self.label_sets.params = params_of(config)
         self._tallies.set_bound(config.max_features)
         n_codes = self.features.count_longer(PREFIX) if config.max_features else 0
         self._tallies.set_codes(config.codes if config.update == "sls" else 0, n_codes)
@@ -262,7 +268,7 @@ class LiveModel(ModelState):
 
     def _apply(self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
-        done, ranks_left, updated_left = 0, ranks, updated
+        begin, done, ranks_left, updated_left = self._cursor[AT], 0, ranks, updated
         while True:
             reranks = self.reranker.on or self.decisions.on
             prepares = reranks or self.config.max_features is not None
@@ -271,6 +277,8 @@ class LiveModel(ModelState):
             done += int(self._cursor[DONE])
             status = self._cursor[STATUS]
             if status in (ENOUGH, REGISTERS) or (done > 0 and (not prepares or status == FIRST_VECTOR)):
+                if self._sets is not None:
+                    self._learn_sets(buffer, begin, done)
                 return done
             # Apply a record that is already prepared, or for which features were evicted, in this call; the next call
             # would do that a second time.
@@ -291,6 +299,15 @@ class LiveModel(ModelState):
                 ids, class_ids = self._scratch.ids, self._scratch.class_ids
                 self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: self._cursor[CLASSES]])
                 self._bind()
+
+    def _learn_sets(self, buffer: bytes, at: int, n: int) -> None:
+        """Learn the label sets of ``n`` records from byte ``at`` on, which were just applied."""
+        cursor = np.array([at, n, 0, 0, 0])
+        learn_label_sets(buffer, cursor, self._sets)
+        while cursor[DONE]:
+            self.label_sets.make_room_for(self._scratch.ids[: cursor[ACTIVE]], self._scratch.class_ids[:1])
+            self._bind()
+            learn_label_sets(buffer, cursor, self._sets)
 
     def _register(self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
         """Apply the record at byte ``at``, which registers a label; return the position of the next record."""
@@ -332,6 +349,8 @@ class LiveModel(ModelState):
         self._make_room(0, 0, 0, 0, 0)
         if plan.moves:
             self.index.move_classes(plan.flows(), plan.n_ids)
+            if self.config.known:
+                self.label_sets = moved(self.label_sets, plan.flows(), plan.n_ids)
             if self.reranker.on:
                 self.reranker.move_classes(plan.flows(), plan.n_ids, self.dimension)
             self._bind()
@@ -367,9 +386,12 @@ class LiveModel(ModelState):
         feedback: Feedback | None = None,
     ) -> None:
         """Learn an instance of known ids in a later pass: features do not count as seen, and nothing is scored."""
-        before = self.index.arrays
+        before = self.index.arrays, self.label_sets.arrays
         self.index.learn(ids, values, class_ids, count_seen=False, feedback=feedback)
-        if self.index.arrays is not before:
+        feedback = feedback or Feedback(len(class_ids), 0, 1.0)
+        if self.config.known and feedback.n_true > 1:
+            learn_set(self.label_sets, class_ids[: feedback.n_true], feedback.weight)
+        if self.index.arrays is not before[0] or self.label_sets.arrays is not before[1]:
             self._bind()
 
     @property
@@ -418,7 +440,11 @@ class LiveModel(ModelState):
     def _bind(self) -> None:
         decisions = self.decisions.arrays._replace(retired=self.changes.retired)
         parts = self.calibration.arrays, self.reranker.arrays, decisions
-        self._held = ModelHandle(self._arrays(), self._scratch, *parts)
+        arrays = self._arrays()
+        self._held, self._sets = ModelHandle(arrays, self._scratch, *parts), None
+        if self.config.known:
+            sets = arrays._replace(postings=self.label_sets.arrays, params=self.label_sets.kernel_params)
+            self._sets = ModelHandle(sets, self._scratch, *parts)
 
     def _arrays(self) -> LiveArrays:
         return LiveArrays(
@@ -456,6 +482,35 @@ class LiveModel(ModelState):
                 return reranked
             vector = self._prepare(vector)
             n = rank_vector(vector, self._held, mask, class_ids, scores)
+        if threshold is not None:
+            n = int(np.count_nonzero(scores[:n] >= threshold))
+        return Ranking(class_ids[:n], scores[:n])
+
+    def rank_known(
+        self,
+        vector: bytes,
+        known: Collection[object],
+        k: int,
+        include: Collection[object] | None = None,
+        exclude: Collection[object] | None = None,
+        threshold: float | None = None,
+        zero_shot: bool = True,
+    ) -> Ranking:
+        """Return ``rank`` of the other labels, given some labels of the instance; unknown ones have no effect.
+
+        The index ranks, without the re-ranker. Raises InvalidInstance if the model does not learn label sets.
+        """
+        if self._sets is None:
+            raise InvalidInstance("known needs a model with update: sls and known: true", "known")
+        found = {self.find(label) for label in self.vectorizer.labels(known)} - {-1}
+        given = np.array(sorted(found), np.int32)
+        class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
+        mask = mask.copy() if len(mask) else np.ones(self.labels.n_ids, np.uint8)
+        mask[given] = 0
+        n = rank_given(vector, self._held, self._sets, given, mask, class_ids, scores)
+        if n < 0:
+            vector = self._prepare(vector)
+            n = rank_given(vector, self._held, self._sets, given, mask, class_ids, scores)
         if threshold is not None:
             n = int(np.count_nonzero(scores[:n] >= threshold))
         return Ranking(class_ids[:n], scores[:n])
@@ -534,17 +589,17 @@ class LiveModel(ModelState):
             return None
         return filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
-    def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
+    def explain(self, vector: bytes, ranking: Ranking, known: bool = False) -> list[list[tuple[str, float]]]:
         """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
 
         The contributions of a class sum to its score, up to rounding. An intercept (``sls`` in rows) is one of them,
         under the key ``INTERCEPT``. That of the instance's vector has the key ``MEANING``. If the re-ranker answers,
-        the difference of its score and the index's has the key ``RERANKED``.
+        the difference of its score and the index's has the key ``RERANKED``; with ``known`` it has the key ``KNOWN``.
         """
         names = unpack_vector(vector)[0]
-        reranked = self.reranker.is_used and self._has_dimension(vector)
+        differs = known or (self.reranker.is_used and self._has_dimension(vector))
         vector = self._prepare(vector)
-        keys = [*names, MEANING, INTERCEPT, RERANKED]
+        keys = [*names, MEANING, INTERCEPT, KNOWN if known else RERANKED]
         parts = np.empty(int.from_bytes(vector[:4], "little"), np.float64)
         contributions = np.empty(len(keys), np.float64)
         because = []
@@ -552,7 +607,7 @@ class LiveModel(ModelState):
             explain_vector(vector, self._held, class_id, parts)
             contributions[: len(names)] = parts[: len(names)]
             contributions[-3:] = parts[len(names) :].sum(), self.index.intercept(class_id), 0.0
-            contributions[-1] = score - contributions.sum() if reranked else 0.0
+            contributions[-1] = score - contributions.sum() if differs else 0.0
             order = np.flatnonzero(contributions)
             order = order[np.argsort(-contributions[order], kind="stable")]
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
@@ -737,6 +792,8 @@ def _warm_sls() -> None:
     model = _learned(ModelConfig(update="sls"))
     _answer(model)
     model.rank(add_dense(_WARMING, b"\1\2", 0.1), 10)
+    model.begin(_WARMING + pack_labels(["a", "b"], model.limits), 1, [Unit(1)]).finish()
+    model.rank_known(_WARMING, ["a"], 10)
     _keep(model)
     index.warmup("sls")
 

@@ -1,8 +1,9 @@
 """The replicated state of one model, its digest, and its conversion to and from arrays.
 
-It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
-label was learned, the details and parents of registered labels, the changes of labels, the prequential score, the
-calibration, the decisions, the re-ranker, the receipts of idempotency keys, the configuration, and the active version.
+It consists of the feature-to-class index, the index of label sets, the two vocabularies that assign dense ids in log
+order, how often each label was learned, the details and parents of registered labels, the changes of labels, the
+prequential score, the calibration, the decisions, the re-ranker, the receipts of idempotency keys, the configuration,
+and the active version.
 Only ``abound_core.model.live_model`` changes it.
 """
 
@@ -27,6 +28,7 @@ from abound_core.model.counters import Counters
 from abound_core.model.decisions import Decisions
 from abound_core.model.label_changes import GIVEN_UP, LabelChanges, Renamed
 from abound_core.model.label_details import DetailsTable
+from abound_core.model.label_sets import params_of
 from abound_core.model.label_tree import LabelTree
 from abound_core.model.prequential import Prequential
 from abound_core.model.receipts import Receipts
@@ -43,7 +45,7 @@ pages.)
 
 PARTS = (
     *("features", "labels", "index", "prequential", "receipts", "tallies"),
-    *("calibration", "details", "tree", "changes", "reranker", "decisions"),
+    *("calibration", "details", "tree", "changes", "reranker", "decisions", "label_sets"),
 )
 
 DIGEST_SLICE = 8  # pages of 256 features or labels digested before yielding to other tasks
@@ -62,6 +64,7 @@ class ModelState:
         self.tree = LabelTree()
         self.changes = LabelChanges()
         self.index = Index(IndexParams.of(config))
+        self.label_sets = Index(params_of(config))
         self.prequential = Prequential()
         self.calibration = Calibration(config.estimates)
         self.decisions = Decisions(config.decide)
@@ -105,7 +108,7 @@ class ModelState:
             "mean_out_degree": self.index.n_connections / features if features else 0.0,
             "in_rows": self.index.in_rows,
             "memory": {
-                "index": self.index.n_bytes,
+                "index": self.index.n_bytes + self.label_sets.n_bytes,
                 "features": self.features.n_bytes,
                 "labels": self._labels_bytes,
                 "counters": self._tallies.n_bytes + self.prequential.n_bytes,
@@ -188,7 +191,14 @@ class ModelState:
     def n_bytes(self) -> int:
         names = self.features.n_bytes + self._labels_bytes
         counters = self._tallies.n_bytes + self.prequential.n_bytes
-        return self.index.n_bytes + names + counters + self.receipts.n_bytes + self.reranker.n_bytes
+        return (
+            self.index.n_bytes
+            + self.label_sets.n_bytes
+            + names
+            + counters
+            + self.receipts.n_bytes
+            + self.reranker.n_bytes
+        )
 
     @property
     def _labels_bytes(self) -> int:
@@ -203,11 +213,14 @@ class ModelState:
         names = self.features.growth_bytes + self.labels.growth_bytes + self._tallies.n_bytes // 8
         started = self.reranker.first_bytes(self.labels.n_ids) if self._tallies.awaits_vector else 0
         tree = self.tree.growth_bytes(self.labels.n_ids)
-        return self.index.growth_bytes + names + self.reranker.growth_bytes + started + tree
+        return (
+            self.index.growth_bytes + self.label_sets.growth_bytes + names + self.reranker.growth_bytes + started + tree
+        )
 
     def digest_steps(self) -> Iterator[None]:
         """Do the work of ``digest`` in slices of about a millisecond. The model must not learn in between."""
-        for part in (self.features, self.labels, self.index, self.reranker):
+        parts: list[Vocabulary | Index | Reranker] = [self.features, self.labels, self.index, self.reranker]
+        for part in parts + [self.label_sets] * self.config.known:
             while not part.digest_pages(DIGEST_SLICE):
                 yield
 
@@ -234,6 +247,7 @@ class ModelState:
             *([self.changes.digest_bytes()] if self.changes else []),
             *reranker,
             *([self.decisions.digest_bytes()] if self.decisions.on else []),
+            *([self.label_sets.digest()] if self.config.known else []),
         ):
             hashed.update(len(part).to_bytes(8, "little"))
             hashed.update(part)
@@ -258,6 +272,7 @@ class ModelState:
             "changes": self.changes.to_arrays(),
             "reranker": self.reranker.to_arrays(),
             "decisions": self.decisions.to_arrays(),
+            "label_sets": self.label_sets.to_arrays() if self.config.known else {},
         }
         return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
@@ -274,6 +289,11 @@ class ModelState:
             state.features = Vocabulary.from_arrays(secret, parts["features"])
             state.labels = Vocabulary.from_arrays(secret, parts["labels"])
             state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"], state.labels.n_ids)
+            if state.config.known:
+                params = state.label_sets.params
+                state.label_sets = Index.from_arrays(params, parts["label_sets"], state.labels.n_ids)
+            elif parts["label_sets"]:
+                raise Corrupted("a model without label sets has arrays of them")
             state.serving = msgspec.convert(meta["serving"], ServingState)
             state.prequential = Prequential.from_arrays(parts["prequential"])
             state.receipts = Receipts.from_arrays(parts["receipts"])
@@ -292,6 +312,7 @@ class ModelState:
             raise Corrupted("a feature key or a label is not UTF-8")
         if (
             state.index.n_features > state.features.n_ids
+            or state.label_sets.n_features > state.labels.n_ids
             or state.index.n_classes > state.labels.n_ids
             or len(state.labels) != state.labels.n_ids
         ):

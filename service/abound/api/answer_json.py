@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from abound.api.schemas.labels import details_from
-from abound.api.schemas.learn_classify import Ancestor, Because, ClassifyAnswer, ScoredLabel, encoder
+from abound.api.schemas.learn_classify import Ancestor, Because, ClassifyAnswer, ClassifyRequest, ScoredLabel, encoder
 from abound_core.model.live_model import Decided, LiveModel
 from abound_core.types import START, Offset, Ranking
 
@@ -62,9 +62,9 @@ class AnswerEncoder:
         return b'{"labels":[%b}%b' % (b"".join(parts)[2:], self._tail)
 
     def explained(
-        self, live: LiveModel, vector: bytes, ranking: Ranking, offset: Offset, explain: bool
+        self, live: LiveModel, vector: bytes, ranking: Ranking, offset: Offset, request: ClassifyRequest
     ) -> ClassifyAnswer:
-        """Return the answer as a struct, with explanations if ``explain``."""
+        """Return the answer as a struct, with explanations if the request asks for them."""
         scores = ranking.scores.tolist()
         labels = [
             ScoredLabel(live.label(i), score) for i, score in zip(ranking.class_ids.tolist(), scores, strict=True)
@@ -72,8 +72,9 @@ class AnswerEncoder:
         if ranking.probabilities is not None:
             for scored, probability in zip(labels, ranking.probabilities.tolist(), strict=True):
                 scored.probability = probability
-        if explain:
-            for scored, reasons in zip(labels, live.explain(vector, ranking), strict=True):
+        if request.explain:
+            explained = live.explain(vector, ranking, request.known is not None)
+            for scored, reasons in zip(labels, explained, strict=True):
                 scored.because = [Because(feature, contribution) for feature, contribution in reasons]
         return ClassifyAnswer(labels, self.offset_text(offset), LIVE)
 

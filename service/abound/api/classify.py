@@ -115,7 +115,8 @@ class Classify:
         else:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
-            usual = version == LIVE and request.min_offset is None and request.instances is None and not request.decide
+            usual = version == LIVE and request.min_offset is None and request.instances is None
+            usual = usual and not request.decide and request.known is None
             is_slow = request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request))
             if not usual or is_slow or unknown_in(live, request):
                 return self._answer_request(model, request)
@@ -196,7 +197,7 @@ class Classify:
         return 200, answer
 
     async def _warning(self, model: ReplicatedModel, request: ClassifyRequest) -> str | None:
-        """Return a warning about labels of ``include`` and ``exclude`` that neither model nor version knows."""
+        """Return a warning about named labels that neither model nor version knows."""
         unknown = unknown_in(model.live, request)
         if unknown and (way := await self._choose(model, request)) is not None:
             known = set(way.fitted.labels)
@@ -272,6 +273,8 @@ class Classify:
         way = await self._rankers.choose(model, request.version, request.explain, request.min_probability)
         if request.decide:
             check_decide(model.live, request.decide, way is None)
+        if request.known is not None:
+            check_known(model.live, request, way is None)
         return way
 
     async def _wait(self, model: ReplicatedModel, request: ClassifyRequest) -> None:
@@ -302,7 +305,10 @@ class Classify:
         live = model.live
         k, least, ancestor, decided = request.k, request.min_probability, None, None
         chosen = (max(k, SUMMED) if request.levels else k, request.include, request.exclude)
-        if live.decisions.on and request.decide is not False:
+        if request.known is not None:
+            own = (*chosen, request.threshold, request.zero_shot)
+            ranking = live.rank_known(vector, request.known, *own)
+        elif live.decisions.on and request.decide is not False:
             agreement = request.decide.agreement if isinstance(request.decide, DecideOptions) else None
             decided = live.decide(vector, *chosen, zero_shot=request.zero_shot, agreement=agreement)
             ranking = decided.ranking
@@ -323,7 +329,7 @@ class Classify:
             if decided is not None:
                 plain = b"%b,%b" % (plain[:-1], encoder.encode(decision_of(live, decided))[1:])
             return plain if warning is None else add_warning(plain, warning)
-        answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
+        answer = self._answers.explained(live, vector, ranking, model.offset, request)
         answer.ancestor = ancestor
         for field, value in (decision_of(live, decided) if decided is not None else {}).items():
             setattr(answer, field, value)
@@ -389,11 +395,21 @@ def check_decide(live: LiveModel, options: DecideOptions | bool, by_index: bool)
         )
 
 
+def check_known(live: LiveModel, request: ClassifyRequest, by_index: bool) -> None:
+    """Raise InvalidInstance if a request gives known labels that have no effect, or fields that ``known`` excludes."""
+    if not (live.config.known and by_index):
+        way = "create a model with update: sls" if by_index else "ask for the version live"
+        raise InvalidInstance(f"known needs the index of a model that learns which labels go together; {way}", "known")
+    for field, given in (("decide", request.decide), ("min_probability", request.min_probability is not None)):
+        if given:
+            raise InvalidInstance(f"{field} cannot be used with known: such an answer has no probabilities", field)
+
+
 def unknown_in(live: LiveModel, request: ClassifyRequest) -> list[tuple[str, str]]:
-    """Return the labels of ``include`` and ``exclude`` that are not known or retired, each with the field."""
-    if request.include is None and request.exclude is None:
+    """Return the labels of ``known``, ``include`` and ``exclude`` that are not known or retired, with the field."""
+    if request.include is None and request.exclude is None and request.known is None:
         return []
-    chosen = ("include", request.include), ("exclude", request.exclude)
+    chosen = ("known", request.known), ("include", request.include), ("exclude", request.exclude)
     return [
         (field, label)
         for field, labels in chosen

@@ -131,6 +131,7 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
                 "update": {"const": "fsu"},
                 "rows": {"const": False},
                 "rerank": {"enum": [False, None]},
+                "known": {"const": False},
                 "analyzer": {"properties": {"embed": {"type": "null"}}},
             }
         },

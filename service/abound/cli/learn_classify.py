@@ -173,6 +173,10 @@ def classify(
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", help="Do not rank this label and those below it; repeatable.")
     ] = None,
+    known: Annotated[
+        list[str] | None,
+        typer.Option("--known", help="Rank the other labels, given this known one; repeatable."),
+    ] = None,
     levels: Annotated[
         bool, typer.Option("--levels", help="Show the labels above each label, or the surest one above all.")
     ] = False,
@@ -204,6 +208,7 @@ def classify(
     if as_csv and (explain or levels):
         raise typer.BadParameter("explanations and levels are written as JSON only", param_hint="--output-format")
     asked = {"threshold": threshold, "min_probability": min_probability, "include": include, "exclude": exclude}
+    asked["known"] = known
     asking: dict[str, Any] = {"k": k, "explain": explain, "levels": levels, "names": names, "zero_shot": zero_shot}
     asking |= {name: value for name, value in asked.items() if value is not None}
     streamed = StreamStatistics(options.vector)

@@ -28,6 +28,11 @@ Vector = Annotated[
     Field(description="An embedding of the instance, if the model learns from your vectors. Its text may be empty."),
 ]
 
+Known = Annotated[
+    list[str] | None,
+    Field(description="Labels of the text that are chosen already: suggest others that go with them."),
+]
+
 
 class Suggestion(BaseModel):
     """A label with its score, its name if one is registered, and its probability if the model calibrates."""
@@ -63,10 +68,10 @@ def make_server(client: AsyncClient, name: str) -> MCPServer:
     model = client.model(name)
 
     @server.tool(annotations=READS)
-    async def suggest_labels(text: Text, k: Count = 5, vector: Vector = None) -> list[Suggestion]:
+    async def suggest_labels(text: Text, k: Count = 5, vector: Vector = None, known: Known = None) -> list[Suggestion]:
         """Suggest labels for a text, best first."""
         with _tool_errors():
-            answer = await model.classify(text, vector=vector, k=k, names=True)
+            answer = await model.classify(text, vector=vector, k=k, names=True, known=known)
         return [
             Suggestion(label=one.label, score=one.score, name=one.name, probability=one.probability)
             for one in answer.labels

@@ -93,6 +93,7 @@ class ClassifyOptions(TypedDict, total=False):
     min_probability: float | None
     include: Sequence[str] | None
     exclude: Sequence[str] | None
+    known: Sequence[str] | None
     explain: bool
     levels: bool
     names: bool

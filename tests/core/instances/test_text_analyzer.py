@@ -171,9 +171,8 @@ STREAM = [
     ("update", "digest"), [("fsu", "fa5cf8cfc3444fb9e3f51f528b48d4ab"), ("sls", "facdb751d7b676211be0189988e6b832")]
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
-    config = ModelConfig(
-        update=update, rows=False, numbers="raw", normalize=False, analyzer=AnalyzerConfig(boundaries="simple")
-    )
+    simple = AnalyzerConfig(boundaries="simple")
+    config = ModelConfig(update=update, rows=False, numbers="raw", normalize=False, known=False, analyzer=simple)
     model = LiveModel(config, (1, 2))
     for features, text, label in STREAM:
         record = model.vectorizer.vectorize(features, text) + pack_labels([label], Limits())

@@ -22,6 +22,7 @@ from abound_core.limits import (
 
 MAX_K = 1000
 MAX_CHOSEN = 10_000
+MAX_KNOWN = 100
 
 EXPLAIN = (
     "Return the contribution of each feature to the score of a label, as `because`. Only for the index: an active "
@@ -51,6 +52,10 @@ LEVELS = (
     "Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it "
     "together with all labels below it."
 )
+KNOWN = (
+    "Labels of the instance that are chosen already: the best other ones are ranked, given these. Only for the index "
+    "of a model with `update: sls`. Such an answer has no probabilities and no decision."
+)
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "additionalProperties": {
@@ -78,8 +83,8 @@ VECTOR = (
 
 WARNING = (
     "Only if the model ignores negative numbers of an instance, uses only the most frequent terms of its text, or does "
-    "not know a label of `include` or `exclude`. With a batch it is about the first such instance. With NDJSON, only "
-    "in the answer to the first such line of a request."
+    "not know a label of `known`, `include` or `exclude`. With a batch it is about the first such instance. With "
+    "NDJSON, only in the answer to the first such line of a request."
 )
 
 LABELS = "The true labels, at most 100; at least one unless `rejected` or `ignored` has one, or `none` is true."
@@ -130,6 +135,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
     min_probability: Annotated[float, Meta(ge=0, le=1, description=MIN_PROBABILITY)] | None = None
     include: Annotated[Chosen, Meta(description="Rank only these labels and those below them.")] | None = None
     exclude: Annotated[Chosen, Meta(description="Do not rank these labels and those below them.")] | None = None
+    known: Annotated[list[Label], Meta(max_length=MAX_KNOWN, description=KNOWN, examples=[["grain"]])] | None = None
     levels: Annotated[bool, Meta(description=LEVELS)] = False
     explain: Annotated[bool, Meta(description=EXPLAIN)] = False
     version: (
