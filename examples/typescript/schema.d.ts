@@ -1385,6 +1385,11 @@ export interface components {
              */
             rerank: boolean | null;
             /**
+             * Known
+             * @description sls: learn which labels go together, for `known` in `/classify`.
+             */
+            known: boolean;
+            /**
              * Calibrate
              * @description Learn to convert scores to probabilities; can change at any time.
              */
@@ -2985,6 +2990,8 @@ export interface components {
             include?: (string | number | null)[] | null;
             /** @default null */
             exclude?: (string | number | null)[] | null;
+            /** @default null */
+            known?: (string | number | null)[] | null;
             /**
              * @description Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it together with all labels below it.
              * @default false
@@ -5634,6 +5641,12 @@ export interface operations {
                      */
                     rerank?: boolean | null;
                     /**
+                     * Known
+                     * @description sls: learn which labels go together, for `known` in `/classify`.
+                     * @default true
+                     */
+                    known?: boolean;
+                    /**
                      * Calibrate
                      * @description Learn to convert scores to probabilities; can change at any time.
                      * @default false
@@ -5683,6 +5696,8 @@ export interface operations {
                     rows?: false;
                     /** @enum {unknown} */
                     rerank?: false | null;
+                    /** @constant */
+                    known?: false;
                     analyzer?: {
                         embed?: null;
                     };
