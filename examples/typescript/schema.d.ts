@@ -1015,9 +1015,9 @@ export interface components {
             stem: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
             /**
              * Embed
-             * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
+             * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
              */
-            embed: string | null;
+            embed: string | components["schemas"]["EncoderShape"] | null;
             /**
              * Field Weight
              * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
@@ -1700,6 +1700,27 @@ export interface components {
              * @description Number of labels that are registered with it as their parent.
              */
             children: number;
+        };
+        /**
+         * EncoderShape
+         * @description An encoder behind a URL.
+         */
+        EncoderShape: {
+            /**
+             * Url
+             * @description URL of an endpoint with the embeddings API of OpenAI.
+             */
+            url: string;
+            /**
+             * Model
+             * @description Name of the model that the endpoint is asked for.
+             */
+            model: string;
+            /**
+             * Dimension
+             * @description Numbers of a vector, as the endpoint answers.
+             */
+            dimension: number | null;
         };
         /**
          * EventShape
@@ -2977,6 +2998,8 @@ export interface components {
              *     ]
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
+            /** @default null */
+            vector_model?: string | null;
             /**
              * @description Maximum number of labels in an answer.
              * @default 10
@@ -3028,9 +3051,11 @@ export interface components {
         } | {
             features: Record<string, never>;
             instances?: null;
+            vector_model?: null;
         } | {
             text: string | Record<string, never>;
             instances?: null;
+            vector_model?: null;
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
@@ -3039,6 +3064,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
         };
         /** @description The numbers of a vector as bytes, little-endian. */
         EncodedVector: {
@@ -3087,10 +3113,14 @@ export interface components {
              *     ]
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
+            /** @default null */
+            vector_model?: string | null;
         } | {
             features: Record<string, never>;
+            vector_model?: null;
         } | {
             text: string | Record<string, never>;
+            vector_model?: null;
         } | {
             vector: unknown[] | Record<string, never>;
         };
@@ -3183,6 +3213,8 @@ export interface components {
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
             /** @default null */
+            vector_model?: string | null;
+            /** @default null */
             labels?: string[] | null;
             /** @default null */
             rejected?: string[] | null;
@@ -3213,6 +3245,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3222,6 +3255,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3229,6 +3263,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3236,6 +3271,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3243,6 +3279,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3252,6 +3289,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3259,6 +3297,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3266,6 +3305,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3305,6 +3345,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3316,6 +3357,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3325,6 +3367,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3334,6 +3377,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3347,6 +3391,7 @@ export interface components {
             rejected?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             weight?: null;
             /** @constant */
             none?: false;
@@ -3384,6 +3429,8 @@ export interface components {
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
             /** @default null */
+            vector_model?: string | null;
+            /** @default null */
             labels?: string[] | null;
             /** @default null */
             rejected?: string[] | null;
@@ -3403,6 +3450,7 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3411,24 +3459,28 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3437,18 +3489,21 @@ export interface components {
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3483,6 +3538,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3493,6 +3549,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3501,6 +3558,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3509,6 +3567,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3692,7 +3751,7 @@ export interface components {
         /** @description A problem document (RFC 9457) with the fields that this service adds. */
         Problem: {
             /** @enum {string} */
-            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
+            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/encoder-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
             title: string;
             status: number;
             detail: string;
@@ -5596,10 +5655,26 @@ export interface operations {
                         stem?: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
                         /**
                          * Embed
-                         * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
+                         * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
                          * @default null
                          */
-                        embed?: string | null;
+                        embed?: string | {
+                            /**
+                             * Url
+                             * @description URL of an endpoint with the embeddings API of OpenAI.
+                             */
+                            url: string;
+                            /**
+                             * Model
+                             * @description Name of the model that the endpoint is asked for.
+                             */
+                            model: string;
+                            /**
+                             * Dimension
+                             * @description Numbers of a vector, as the endpoint answers.
+                             */
+                            dimension?: number | null;
+                        } | null;
                         /**
                          * Field Weight
                          * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
