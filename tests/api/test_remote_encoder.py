@@ -161,7 +161,6 @@ WRONG: dict[str, tuple[Any, str]] = {
     "dimension": (answering(200, changed(embedding=[0.5] * (D - 1))), f"with {D - 1} numbers in place of {D}"),
     "index": (answering(200, changed(index=1)), "one vector for each of 1 texts"),
     "no vector": (answering(200, {"data": []}), "one vector for each of 1 texts"),
-    "large": (answering(200, b" " * (2**23 + 1)), "more than 8388608 bytes"),
     "slow": (None, "has not answered in 3 s"),
 }
 

@@ -16,11 +16,8 @@ class EncodedVector(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     dtype: Annotated[Literal["float32", "int8"], Meta(description="Type of the numbers.")]
 
 
-class VectorOfText(EncodedVector, kw_only=True, gc=False):
-    """The vector that the encoder of ``analyzer`` made of a text, as int8 numbers; empty if the text has none.
-
-    It is no form in JSON: the service puts it in place of the vector that an instance lacks.
-    """
+class VectorOfText(Struct, gc=False):
+    """The int8 numbers that the encoder of ``analyzer`` made of a text, empty if it has none; no form in JSON."""
 
     analyzer: Any
     numbers: bytes

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 TEXTS_AT_ONCE = 32  # in one call, whose answer is decoded in some milliseconds
 CALLS_AT_ONCE = 8  # of a process; others wait, within the time limit
-MAX_ANSWER_BYTES = 2**23
 
 
 class _Embedding(msgspec.Struct):
@@ -75,15 +75,14 @@ class RemoteEncoder:
         waiting = [one for one in instances if one.text is not None and one.vector is None]
         while some := waiting[:TEXTS_AT_ONCE]:
             del waiting[:TEXTS_AT_ONCE]
-            read = [text_to_encode(one.text, analyzer)[:MAX_CHARACTERS] for one in some]
-            texts = [text for text in read if text.strip()]  # endpoints refuse an empty one
-            found = iter(await self._call(encoder, texts) if texts else ())
-            for one, text in zip(some, read, strict=True):
-                numbers = np.array(next(found) if text.strip() else ())
-                vector = VectorOfText(
-                    base64="", dtype="int8", analyzer=analyzer, numbers=quantize(numbers) if numbers.any() else b""
-                )
-                msgspec.structs.force_setattr(one, "vector", vector)
+            read = map(partial(text_to_encode, config=analyzer), [one.text for one in some])
+            texts = [text[:MAX_CHARACTERS] for text in await asyncio.to_thread(list, read)]
+            asked = [text for text in texts if text.strip()]  # endpoints refuse an empty one
+            vectors = iter(await self._call(encoder, asked) if asked else ())
+            for one, text in zip(some, texts, strict=True):
+                numbers = np.array(next(vectors) if text.strip() else ())
+                dense = quantize(numbers) if numbers.any() else b""
+                msgspec.structs.force_setattr(one, "vector", VectorOfText(analyzer, dense))
 
     async def close(self) -> None:
         if self._http is not None:
@@ -96,19 +95,30 @@ class RemoteEncoder:
         """Return the vectors of texts. Raises EncoderUnavailable, whose message has nothing that was answered."""
         import httpx  # a service without such an encoder starts without it
 
-        started, outcome, limit = perf_counter(), "failed", self._settings.encoder_seconds
+        if self._http is None:
+            for name in ("httpx", "httpcore"):  # they log every request
+                logging.getLogger(name).setLevel(logging.WARNING)
+            # Without the proxies of the environment, which would decide where a request goes.
+            certificates, timeout = httpx.create_ssl_context(), httpx.Timeout(None)
+            self._http = httpx.AsyncClient(timeout=timeout, trust_env=False, verify=certificates)
+        key, limit = self._settings.encoder_key, self._settings.encoder_seconds
+        headers = {"authorization": f"Bearer {key.get_secret_value()}".encode()} if key is not None else {}
+        started, outcome = perf_counter(), "failed"
         try:
             if not self._allows(encoder):
                 raise ValueError("is not in ABOUND_ENCODER_HOSTS")
             async with asyncio.timeout(limit), self._slots:
-                vectors = _vectors(await self._post(encoder, texts), encoder, len(texts))
-            outcome = "answered"
+                asked = {"model": encoder.model, "input": texts}
+                answer = await self._http.post(encoder.url, json=asked, headers=headers, follow_redirects=False)
+            if answer.status_code != 200:
+                raise ValueError(f"has answered with status {answer.status_code}; check url, model and key")
+            vectors, outcome = _vectors(answer.content, encoder, len(texts)), "answered"
             return vectors
         except TimeoutError:
             why = f"has not answered in {limit:g} s"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = f"cannot be reached, or has closed the connection ({type(error).__name__})"
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeError):
             why = f"has not answered with vectors of 1 to {MAX_DIMENSION} numbers"
         except ValueError as error:
             why = str(error)
@@ -116,28 +126,6 @@ class RemoteEncoder:
             if self._seconds is not None:
                 self._seconds.labels(outcome).observe(perf_counter() - started)
         raise EncoderUnavailable(f"the encoder at {encoder.authority} {why}; nothing was learned, try again")
-
-    async def _post(self, encoder: EncoderUrl, texts: list[str]) -> bytes:
-        import httpx
-
-        if self._http is None:
-            for name in ("httpx", "httpcore"):  # they log every request
-                logging.getLogger(name).setLevel(logging.WARNING)
-            key = self._settings.encoder_key
-            headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key is not None else {}
-            # Without the proxies of the environment, which would decide where a request goes.
-            certificates, timeout = httpx.create_ssl_context(), httpx.Timeout(None)
-            self._http = httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False, verify=certificates)
-        asked = {"model": encoder.model, "input": texts}
-        async with self._http.stream("POST", encoder.url, json=asked, follow_redirects=False) as response:
-            if response.status_code != 200:
-                raise ValueError(f"has answered with status {response.status_code}; check url, model and key")
-            body = bytearray()
-            async for piece in response.aiter_bytes():
-                body += piece
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise ValueError(f"has answered with more than {MAX_ANSWER_BYTES} bytes")
-        return bytes(body)
 
 
 def _vectors(answer: bytes, encoder: EncoderUrl, n: int) -> list[list[float]]:
