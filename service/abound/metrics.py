@@ -241,13 +241,6 @@ class Telemetry:
             buckets=BOUNDS,
             registry=registry,
         )
-        self.encodings = Histogram(
-            "abound_encoder_duration_seconds",
-            "Seconds of a call of an encoder behind a URL, by outcome.",
-            ("outcome",),
-            buckets=BOUNDS,
-            registry=registry,
-        )
         self._refused = Counter(
             "abound_refused", "Requests and lines answered with a problem, by reason.", ("reason",), registry=registry
         )

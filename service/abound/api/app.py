@@ -108,7 +108,7 @@ class Application(FastAPI):
             serving=settings.group(ServingParams),
         )
         use_encoders(settings.encoders_dir)
-        remote = RemoteEncoder(settings, telemetry.encodings)
+        remote = RemoteEncoder(settings)
         place = settings.artifacts_location()
         cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
         artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None

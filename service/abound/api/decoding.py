@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -171,16 +172,14 @@ async def encode_lines(
     if not live.vectorizer.by_url:
         return
     for line in lines:
-        try:
-            if line.error is None:
-                line.request = await decode_batch(decoder, line.body, max_work=max_work_of(live.limits))
-        except AboundError as error:
-            line.error = error
+        with suppress(AboundError):  # it is raised when the line's turn comes
+            line.request = await decode_batch(decoder, line.body, max_work=max_work_of(live.limits))
+    decoded = [line for line in lines if line.request is not None]
     try:
-        await remote.encode(live.config.analyzer, [line.request for line in lines if line.error is None])
+        await remote.encode(live.config.analyzer, [line.request for line in decoded])
     except EncoderUnavailable as error:
-        for line in lines:
-            if line.error is None and line.request.text is not None and line.request.vector is None:
+        for line in decoded:
+            if line.request.text is not None and line.request.vector is None:
                 line.error = error
 
 

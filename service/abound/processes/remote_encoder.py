@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,9 +25,6 @@ from abound_core.instances.dense_vector import quantize
 from abound_core.instances.encoded_vector import Numbers, VectorOfText
 from abound_core.instances.text_encoder import MAX_CHARACTERS, text_to_encode
 from abound_core.limits import MAX_DIMENSION
-
-if TYPE_CHECKING:
-    from prometheus_client import Histogram
 
 TEXTS_AT_ONCE = 32  # in one call, whose answer is decoded in some milliseconds
 CALLS_AT_ONCE = 8  # of a process; others wait, within the time limit
@@ -43,16 +39,12 @@ class _Answer(msgspec.Struct):
     data: list[_Embedding]
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
-
-
 class RemoteEncoder:
     """Asks endpoints for vectors, and keeps its connections to them until ``close``."""
 
-    def __init__(self, settings: Settings, seconds: Histogram | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._hosts = {host.strip().lower() for host in settings.encoder_hosts.split(",")}
-        self._seconds = seconds  # of calls, by outcome
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
         self._http: Any = None
 
@@ -103,7 +95,6 @@ class RemoteEncoder:
             self._http = httpx.AsyncClient(timeout=timeout, trust_env=False, verify=certificates)
         key, limit = self._settings.encoder_key, self._settings.encoder_seconds
         headers = {"authorization": f"Bearer {key.get_secret_value()}".encode()} if key is not None else {}
-        started, outcome = perf_counter(), "failed"
         try:
             if not self._allows(encoder):
                 raise ValueError("is not in ABOUND_ENCODER_HOSTS")
@@ -112,25 +103,21 @@ class RemoteEncoder:
                 answer = await self._http.post(encoder.url, json=asked, headers=headers, follow_redirects=False)
             if answer.status_code != 200:
                 raise ValueError(f"has answered with status {answer.status_code}; check url, model and key")
-            vectors, outcome = _vectors(answer.content, encoder, len(texts)), "answered"
-            return vectors
+            return _vectors(answer.content, encoder, len(texts))
         except TimeoutError:
             why = f"has not answered in {limit:g} s"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = f"cannot be reached, or has closed the connection ({type(error).__name__})"
-        except (msgspec.DecodeError, UnicodeError):
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             why = f"has not answered with vectors of 1 to {MAX_DIMENSION} numbers"
         except ValueError as error:
             why = str(error)
-        finally:
-            if self._seconds is not None:
-                self._seconds.labels(outcome).observe(perf_counter() - started)
         raise EncoderUnavailable(f"the encoder at {encoder.authority} {why}; nothing was learned, try again")
 
 
 def _vectors(answer: bytes, encoder: EncoderUrl, n: int) -> list[list[float]]:
     """Return the vectors of an answer in the order of the texts. Raises ValueError if they are not as asked."""
-    found = sorted(_decode(answer).data, key=lambda one: one.index)
+    found = sorted(msgspec.json.decode(answer, type=_Answer).data, key=lambda one: one.index)
     if [one.index for one in found] != list(range(n)):
         raise ValueError(f"has not answered with one vector for each of {n} texts")
     d = encoder.dimension or len(found[0].embedding)
