@@ -88,7 +88,12 @@ const send = (method, path, options) => received(fetch(new URL(path, document.ba
 /** Return a new random idempotency key. */
 export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
 
-/** Return an answer as JSON; throw Problem for an error. */
+/**
+ * Return an answer as JSON; throw Problem for an error.
+ * @param {string} method
+ * @param {string} path
+ * @param {{body?: unknown, signal?: AbortSignal, headers?: Record<string, string>}} options
+ */
 export async function ask(method, path, { body, signal, headers: more = {} } = {}) {
   const headers = headersFor(body === undefined ? more : { ...more, "Content-Type": "application/json" });
   const answer = await send(method, path, {

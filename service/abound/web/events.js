@@ -31,7 +31,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
     try {
       let found = [...mine.values()];
       if (!isClosed) {
-        const query = { limit: PAGE, ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
+        const query = { limit: String(PAGE), ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
         found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
       }
       shown = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];

@@ -130,7 +130,7 @@ const paramsOf = (given) =>
     .join(" ");
 
 /** The form for a new job; `started` is called when a job is accepted. */
-export function newJob({ model, text: wanted, signal, problem, refused, started }) {
+export function newJob({ model, text: wanted, signal, problem, attempt, refused, started }) {
   const method = h("select", { required: true });
   const data = h("select", {}, h("option", { value: "history" }, "history: what this model learned"));
   const activate = h("select", {}, h("option", { value: "never" }, "only when I activate it"), h("option", { value: "if_better" }, "when it proves better on live traffic"));
@@ -244,7 +244,7 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
     if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
     let pressed = performance.now();
     hold(true);
-    try {
+    await attempt(parts.said, async () => {
       const isWanted = isFit || (await isMeant(method.value, params));
       pressed = performance.now(); // in the dialog
       if (!isWanted) return;
@@ -254,12 +254,9 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
       unsure = null;
       fill(parts.said, h("p", { class: "better" }, `Submitted: ${job.method}. It is in the list of jobs below.`));
       started(job);
-    } catch (error) {
-      if (!signal.aborted) fill(parts.said, problem(error));
-    } finally {
-      await pastDoubleClick(pressed);
-      hold(false);
-    }
+    });
+    await pastDoubleClick(pressed);
+    hold(false);
   }
 
   return element;

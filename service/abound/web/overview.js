@@ -3,6 +3,7 @@
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
 import { isEnough, LEAST_EVENTS, lines } from "./charts.js";
+import { decisionCard } from "./decisions.js";
 import { bytes, compact, count, counted, duration, percent, rate } from "./format.js";
 import { ruleChoice } from "./models.js";
 import { QUESTION, sample } from "./sample.js";
@@ -20,7 +21,8 @@ const GROUPS = [
   ["tail", "fewer than 10 times"],
 ];
 
-export function show(root, { model, about, signal, problem, every, lacks }) {
+export function show(root, context) {
+  const { model, about, signal, problem, attempt, every, lacks } = context;
   const parts = {
     start: h("div", { class: "stack" }),
     tiles: h("dl", { class: "tiles" }),
@@ -50,6 +52,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     }),
   };
   let former = null;
+  const decided = decisionCard(context);
   const reliable = card("Are the probabilities right?", parts.reliability);
   reliable.hidden = true;
   const reranked = card("What re-ranking has learned", parts.reranking);
@@ -63,6 +66,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     parts.rule,
     parts.tiles,
     card("How well it ranks, over time", parts.trace),
+    decided.element,
     reliable,
     reranked,
     h(
@@ -112,27 +116,23 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     );
 
     async function configure(update) {
-      try {
+      await attempt(said, async () => {
         Object.assign(about, await ask("PUT", modelPath(model), { body: { update }, signal }));
         fill(said, h("p", { class: "better" }, `The rule is ${update}.`));
-      } catch (error) {
-        if (!signal.aborted) fill(said, problem(error));
-      }
+      });
     }
 
     /** Learn the sample in a model of its own. Its idempotency key is fixed, so that it is learned once. */
     async function loadSample() {
       load.disabled = true;
-      try {
+      await attempt(said, async () => {
         const { incarnation } = await ask("PUT", modelPath(SAMPLE), { body: { update: "sls" }, signal });
         const { offset } = await post(`${modelPath(SAMPLE)}/learn`, sample(), { signal, headers: { "Idempotency-Key": "sample" } });
         taught.set(incarnation, offset);
         announce(`${length} events are learned.`);
         location.hash = `try/${SAMPLE}/${part(QUESTION)}`;
-      } catch (error) {
-        load.disabled = false;
-        if (!signal.aborted) fill(said, problem(error));
-      }
+      });
+      load.disabled = false;
     }
   }
 
@@ -184,6 +184,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "figure break" }, figure), h("dd", { class: "beside" }, beside)),
     ));
     drawTrace(trace);
+    decided.draw(stats.decisions);
     reliable.hidden = stats.calibration === null;
     if (stats.calibration) drawReliability(stats.calibration);
     reranked.hidden = stats.reranking === null;
@@ -207,6 +208,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     }
     if (!charts.trace.element.isConnected) fill(parts.trace, charts.trace.element);
     const strides = trace.learned.map(() => trace.stride);
+    /** @type {object[]} */
     const series = [{ name: "all events", colour: "ink", isMain: true, points: blocks(trace.learned, trace["R@1"], strides) }];
     const dashes = { torso: [6, 3], tail: [2, 3] };
     for (const [name] of GROUPS) {
@@ -233,7 +235,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       return;
     }
     const facts = h("dl", { class: "facts" }, [["Error", "error"], ["Brier score", "brier"]].flatMap(([name, measure]) =>
-      [h("dt", {}, name), h("dd", {}, `${rounded(newest[measure])} recently, ${rounded(all[measure])} over all time`)]));
+      [h("dt", {}, name), h("dd", {}, `${rounded(newest[measure])} over the newest ${count(newest.n)} labels, ${rounded(all[measure])} over all time`)]));
     if (charts.reliability.element.isConnected) parts.reliability.lastChild.replaceWith(facts);
     else fill(parts.reliability, charts.reliability.element, facts);
     const line = ({ n, bins }) => {
@@ -242,12 +244,12 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     };
     charts.reliability.set({
       series: [
-        { name: "recent", colour: "accent", isMain: true, ...line(newest) },
+        { name: `newest ${count(newest.n)} labels`, colour: "accent", isMain: true, ...line(newest) },
         { name: "over all time", colour: "tail", dash: [6, 3], ...line(all) },
         { name: "ideal", colour: "soft", dash: [2, 3], points: [[0, 0], [1, 1]], dots: [0, 0] },
       ],
       said: `Probabilities of the newest ${count(newest.n)} labels are off by ${percent(newest.error)} on average. ${newest.bins.filter(isEnough).map((one) => `Predicted ${percent(one.estimate)}, right ${percent(one.true)}`).join(". ")}.`,
-      columns: ["predicted", "#recent labels", "#predicted, mean", "#right", "#labels, all time", "#predicted, mean", "#right"],
+      columns: ["predicted", "#labels, newest", "#predicted, mean", "#right", "#labels, all time", "#predicted, mean", "#right"],
       rows: newest.bins.map((one, at) => [`${10 * at}–${10 * (at + 1)}\u00a0%`, ...[one, all.bins[at]].flatMap((bin) => [count(bin.n), percent(bin.estimate), percent(bin.true)])]),
     });
   }
