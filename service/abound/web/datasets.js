@@ -13,7 +13,7 @@ const shortened = (text) => (text.length > CUT ? `${text.slice(0, CUT)}…` : te
 export function show(root, { model, signal, problem, attempt, refused }) {
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }), rows: h("div", { class: "stack" }) };
   fill(root, card("Data sets", parts.said, parts.list));
-  if (refused) fill(parts.list, problem(refused));
+  if (refused) fill(parts.list, h("p", { class: "note" }, `${refused.message}.`));
   else list();
 
   async function list() {

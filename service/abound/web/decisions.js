@@ -2,14 +2,14 @@
 
 import { announce, card, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, modelPath } from "./api.js";
-import { lines } from "./charts.js";
+import { LineChart } from "./charts.js";
 import { count, percent, points } from "./format.js";
 
 const SHARES = { answer: "answered", defer: "deferred to a person", none: "none of the labels" };
 
 /** The card: `element`, hidden until `draw` shows the decisions of `/stats`, and null for a model that does not decide. */
 export function decisionCard({ model, about, attempt, lacks }) {
-  const chart = lines({
+  const chart = new LineChart({
     title: "Share answered against agreement",
     caption: "Each point is a threshold: the share that it would answer, and the share of the applied labels that would be right. A threshold meets a target if the lower bound, not the estimate, reaches it.",
     apart: true,

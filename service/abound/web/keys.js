@@ -8,10 +8,10 @@ const SCOPES = [["classify", "rank labels"], ["learn", "teach"], ["admin", "ever
 const ACTS = 50;
 const DAY = 86_400;
 
-export function show(root, { signal, problem, attempt, refused }) {
+export function show(root, { signal, attempt, refused }) {
   const parts = { keys: h("div", { class: "stack" }), made: h("div", { class: "stack", role: "status" }), acts: h("div", { class: "stack" }) };
   if (refused) {
-    fill(root, card("Keys", problem(refused)));
+    fill(root, card("Keys", h("p", { class: "note" }, `${refused.message}.`)));
     return;
   }
   let acts = [];

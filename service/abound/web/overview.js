@@ -2,7 +2,7 @@
 
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
-import { isEnough, LEAST_EVENTS, lines } from "./charts.js";
+import { isEnough, LEAST_EVENTS, LineChart } from "./charts.js";
 import { decisionCard } from "./decisions.js";
 import { bytes, compact, count, counted, duration, percent, rate } from "./format.js";
 import { ruleChoice } from "./models.js";
@@ -10,8 +10,8 @@ import { QUESTION, sample } from "./sample.js";
 import { taught } from "./journal.js";
 
 const REFRESH_MS = 2000;
-/** Number of answers kept to calculate the rate of requests. */
-const REQUESTS_KEPT = 16;
+/** Number of answers kept to calculate rates. */
+const ANSWERS_KEPT = 16;
 const MOST_POINTS = 48;
 const SAMPLE = "sample";
 const MANY_EVENTS = 1000; // after which a comparison of rules means something
@@ -37,13 +37,13 @@ export function show(root, context) {
     size: h("div", { class: "stack" }),
   };
   const charts = {
-    trace: lines({
+    trace: new LineChart({
       title: "R@1 over time",
       caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. “All events” counts an event once, by its best label; the other lines count every label of an event, so they can all lie below it.",
       x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
       y: { title: "R@1, % of the events", format: percents, zero: true, most: 1 },
     }),
-    reliability: lines({
+    reliability: new LineChart({
       title: "Share that was right, by probability",
       caption: `Of labels with a probability of 70 %, 7 in 10 should be right. Closer to the dotted line is better. Each probability was estimated before its outcome was known; the larger a point, the more labels. Points of fewer than ${LEAST_EVENTS} labels are left out.`,
       apart: true,
@@ -51,7 +51,6 @@ export function show(root, context) {
       y: { title: "% actually right", format: percents, zero: true, most: 1 },
     }),
   };
-  let former = null;
   const decided = decisionCard(context);
   const reliable = card("Are the probabilities right?", parts.reliability);
   reliable.hidden = true;
@@ -79,7 +78,7 @@ export function show(root, context) {
   start.hidden = rest.hidden = true;
   fill(root, parts.trouble, start, rest);
   drawStart();
-  const requests = []; // the newest counts of /classify, all of the same replicas
+  const answers = []; // the newest counts, all of the same replicas and the same model
 
   every(REFRESH_MS, async () => {
     try {
@@ -88,8 +87,7 @@ export function show(root, context) {
         get(modelPath(model), { signal }),
       ]);
       parts.trouble.hidden = true;
-      measure(stats, about.incarnation);
-      countRequests(stats);
+      keep(stats, about.incarnation);
       draw(stats, about);
     } catch (error) {
       if (signal.aborted) return;
@@ -136,30 +134,12 @@ export function show(root, context) {
     }
   }
 
-  /** Keep the counts of /classify. They begin again when a replica comes or goes, since its requests would count at once. */
-  function countRequests({ classify, replicas }) {
-    if (classify === null) return;
-    const from = replicas.map((one) => one.replica).join();
-    if (requests.length && requests[0].from !== from) requests.length = 0;
-    requests.push({ ...classify, from, now: performance.now() / 1000 });
-    if (requests.length > REQUESTS_KEPT) requests.shift();
-  }
-
-  /**
-   * Record how many events were learned since the previous answer. Answers of replicas that lag behind count as none. If
-   * the count fell while the offset rose, the model has another index; a new incarnation is another model.
-   */
-  function measure({ learned, offset }, incarnation) {
-    const now = performance.now() / 1000;
-    const isOther = former !== null && former.incarnation !== incarnation;
-    if (former === null || isOther || (learned < former.learned && isPast(offset, former.offset))) {
-      former = { learned, offset, incarnation, now, rate: null };
-      return;
-    }
-    const seconds = now - former.now;
-    const came = Math.max(0, learned - former.learned);
-    const newest = isPast(offset, former.offset) ? offset : former.offset;
-    former = { learned: Math.max(learned, former.learned), offset: newest, incarnation, now, rate: came / seconds };
+  /** Keep the counts for the rates. They begin again when a replica comes or goes, since its requests would count at once. */
+  function keep({ learned, classify, replicas }, incarnation) {
+    const from = [incarnation, ...replicas.map((one) => one.replica)].join();
+    if (answers.length && answers[0].from !== from) answers.length = 0;
+    answers.push({ ...classify, learned, from, now: performance.now() / 1000 });
+    if (answers.length > ANSWERS_KEPT) answers.shift();
   }
 
   function draw(stats, about) {
@@ -172,11 +152,11 @@ export function show(root, context) {
     drawWorse(stats);
     parts.rule.hidden = about.config.update !== "fsu" || stats.learned < MANY_EVENTS || Boolean(lacks("admin", ""));
     const tiles = [
-      ["Events a second", rate(former.rate), former.rate === null ? "measuring…" : `${count(stats.learned)} in all`],
+      ["Events a second", ...eventsRate(answers)],
       [[term("R@1"), " of the live index"], ...scored(window, "R@1", beside("R@1"))],
       [[term("R@5"), " of the live index"], ...scored(window, "R@5", beside("R@5"))],
       ...servedTile(stats, about),
-      ...requestsTile(requests),
+      ...requestsTile(answers),
       ["Classes", compact(stats.classes), stats.features === 1 ? "1 feature" : `${compact(stats.features)} features`],
       ["Serving", about.version.slice(0, 8), about.version === "live" ? "the live index" : "a version"],
     ];
@@ -356,9 +336,15 @@ export function quantile({ bounds }, counts, share) {
   return at < bounds.length ? `within ${duration(bounds[at])}` : `over ${duration(bounds.at(-1))}`;
 }
 
+/** The rate of learned events; less than none after a refit counts as none. */
+function eventsRate(answers) {
+  const [first, last] = [answers[0], answers.at(-1)];
+  return first === last ? ["–", "measuring…"] : [rate(Math.max(0, last.learned - first.learned) / (last.now - first.now)), `${count(last.learned)} in all`];
+}
+
 /** The tile of /classify. Replicas report every two seconds, so the rate of a shorter time would be wrong. */
 function requestsTile(answers) {
-  if (answers.length < 3) return [];
+  if (answers.length < 3 || answers.some((one) => !one.counts)) return [];
   const [first, last] = [answers[0], answers.at(-1)];
   const counts = last.counts.map((n, at) => n - first.counts[at]);
   const n = counts.reduce((sum, one) => sum + one, 0);
@@ -375,13 +361,6 @@ function mostConnections(stats, config) {
 
 const percents = (share) => `${Math.round(100 * share)} %`;
 const rounded = (n) => (n === null ? "–" : n.toFixed(3));
-
-/** Return whether a log offset, `1763600000000-0.3`, is past another one. */
-function isPast(offset, other) {
-  const [a, b] = [offset, other].map((one) => one.split(/[-.]/).map(Number));
-  const at = a.findIndex((n, place) => n !== b[place]);
-  return at >= 0 && a[at] > b[at];
-}
 
 /** The score over the newest 500 events, marked where it differs from that over the newest 10,000 by 2 points. */
 function recently(recent, window) {

@@ -109,35 +109,22 @@ export function show(root, context) {
       const applied = answer.decision === "answer" ? answer.labels.map((one) => one.label) : [];
       if (applied.length) answer.labels = (await post(path, { ...request, decide: false, min_offset: answer.offset }, { signal })).labels; // such an answer has no other ones
       if (number !== asked) return; // a newer request was sent meanwhile
-      if ((!version.value && answer.version !== about.version) || isOtherwise(answer, given)) lookAgain();
+      if (!version.value && answer.version !== about.version) lookAgain();
       answered = { ...answer, applied, request, isLimited: "min_probability" in request };
       keepNames(model, answer.labels);
       draw();
       if (before === null) lesson.apply(applied);
       lesson.warn();
     } catch (error) {
-      if (number !== asked || signal.aborted) return;
-      if (error.said?.field === "min_probability") {
-        await lookAgain();
-        if (number !== asked || signal.aborted) return;
-        if (!asksProbability()) return rank(); // the refused option is no longer offered
-      }
-      withoutLabels(problem(error));
+      if (number === asked && !signal.aborted) withoutLabels(problem(error));
     }
-  }
-
-  /** Return whether an answer shows that the model's calibration was turned on or off. */
-  function isOtherwise({ version: by, labels: [first] }, given) {
-    if (by !== "live" || first === undefined) return false;
-    const mayRerank = about.config.rerank !== false && ("vector" in given || about.config.analyzer.embed !== null);
-    return (first.probability !== undefined) !== estimates() && !mayRerank;
   }
 
   function estimates() {
     return about.config.calibrate || about.config.decide !== null;
   }
 
-  /** Reload the model: its active version or its configuration has changed. */
+  /** Reload the model: another version is active. */
   async function lookAgain() {
     try {
       Object.assign(about, await get(modelPath(model), { signal }));
