@@ -5,7 +5,7 @@ import { ask, modelPath } from "./api.js";
 import { LineChart } from "./charts.js";
 import { count, percent, points } from "./format.js";
 
-const SHARES = { answer: "answered", defer: "deferred to a person", none: "none of the labels" };
+const SHARES = { answer: "answered", defer: "deferred", none: "none" };
 
 /** The card: `element`, hidden until `draw` shows the decisions of `/stats`, and null for a model that does not decide. */
 export function decisionCard({ model, about, attempt, lacks }) {
@@ -58,10 +58,10 @@ export function decisionCard({ model, about, attempt, lacks }) {
     else if (!chart.element.isConnected) fill(parts.curve, chart.element);
     if (curve.length) drawCurve(curve);
     const columns = [shown.all, shown.newest];
-    refill(parts.shares, table("Decisions", ["of the instances", "#all of time", `#newest ${count(shown.newest.n)}`], [
+    refill(parts.shares, table("Decisions", ["decision", "#all time", `#newest ${count(shown.newest.n)}`], [
       ...Object.entries(SHARES).map(([name, said]) => [said, ...columns.map((one) => (one.n ? percent(one.shares[name]) : "–"))]),
-      ["audited answers", ...columns.map((one) => count(one.audited))],
-      ["agreement of the audited (at least)", ...columns.map((one) => (one.audited ? `${percent(one.agreement)} (${percent(one.low)})` : "–"))],
+      ["audited", ...columns.map((one) => count(one.audited))],
+      ...[["agreement", "agreement"], ["at least", "low"]].map(([said, name]) => [said, ...columns.map((one) => percent(one[name]))]),
     ]));
     tell();
   }

@@ -19,7 +19,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   let shown = [];
   fill(root, card(
     "What the model was taught",
-    isClosed ? h("p", { class: "note" }, "What this tab has taught. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
+    isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
     parts.said,
     parts.list,
   ));

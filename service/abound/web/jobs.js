@@ -11,7 +11,7 @@ const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 /** What each job does to the live index, for the confirmation; other methods get a general question. */
 const DOES = {
   forget: "The events are taken out of the index, the log, history and the snapshots, and versions that were fitted on them are deleted. Nothing brings them back.",
-  restore: "What came after this offset is not learned any more. The job undo brings it back.",
+  restore: "Events after this offset are no longer learned. The job undo brings them back.",
   refit: "All of history is learned again, and the result replaces the live index.",
   undo: "The model is again as it was before its last replacement, with all that it has learned since.",
 };

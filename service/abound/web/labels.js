@@ -148,7 +148,7 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
       "div",
       { class: "stack" },
       form("rename", "Rename", to, "New label", (name) => `It becomes “${name}”. The old one stays as another name of it, and what was learned stays.`),
-      form("merge", "Merge", into, "Merge into", (name) => `What was learned for it (${counted(learned, "time")}) is added to “${name}”, and its name becomes another name of that. This cannot be undone in one step.`),
+      form("merge", "Merge", into, "Merge into", (name) => `Everything learned for it (${counted(learned, "time")}) is added to “${name}”, and its name becomes another name of that. This cannot be undone in one step.`),
       h("div", { class: "row" }, h("button", { type: "button", class: retired ? null : "danger", onclick: () => change({ kind: alone[0], from: label }, alone[1], alone[2]) }, alone[1]), h("span", { class: "hint" }, alone[2])),
     ));
   }

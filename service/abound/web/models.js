@@ -118,7 +118,7 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
     };
     fill(
       place,
-      h("p", { class: "note" }, name ? "Choose the update rule and how text is read now: they are fixed once the model has learned." : about.learned ? "What is grey is fixed, since the model has learned. The job refit can change the update rule." : "The update rule and how text is read are fixed once the model has learned."),
+      h("p", { class: "note" }, name ? "Choose the update rule and how text is read now: they are fixed once the model has learned." : about.learned ? "Grey fields are fixed, since the model has learned. The job refit can change the update rule." : "The update rule and how text is read are fixed once the model has learned."),
       h(
         "form",
         { class: "stack", onsubmit: submit },
