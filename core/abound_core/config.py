@@ -32,7 +32,7 @@ FIXED_AFTER_LEARNING = (
 VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers", "normalize")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False, "known": False}
+BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False, "known": False, "recovery": 0.0}
 """Values of fields that a stored configuration may lack, where the default of new models is another one."""
 
 MAX_COUNT = 2**31 - 1
@@ -240,7 +240,8 @@ class ModelConfig:
 
     ``fsu`` is the Feature Streaming Update of section 4.2. ``sls`` learns at about half and ranks at about a third of
     its speed, is more accurate on nearly all data, and has weights of either sign. Its step falls from ``eta`` with
-    every correction, to a tenth. Its ``slots`` may be up to 1,024 as long as all features share 131,072.
+    every correction, to a tenth; an error takes up to the share ``recovery`` of that back. Its ``slots`` may be up to
+    1,024 as long as all features share 131,072.
 
     ``rows`` is used while the model is small and its instances have two or more labels on average; it is always
     false with ``fsu``. Use ``idf`` false for vectors that already carry such weights. With ``w_min`` 0 a feature
@@ -259,6 +260,10 @@ class ModelConfig:
     eta: Annotated[
         float, Meta(ge=1e-3, le=10, description="sls: the step of a connection that was never corrected.")
     ] = 0.6
+    recovery: Annotated[
+        float,
+        Meta(ge=0, le=1, description="sls: how much longer steps become again where the model is wrong."),
+    ] = 0.15
     slots: Annotated[
         int, Meta(ge=1, le=1024, description="sls: maximum connections per feature; more while features are few.")
     ] = 64
@@ -321,6 +326,7 @@ class ModelConfig:
             object.__setattr__(self, "rows", False)
             object.__setattr__(self, "rerank", False)
             object.__setattr__(self, "known", False)
+            object.__setattr__(self, "recovery", 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -358,11 +364,11 @@ class ModelConfig:
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return ``with_changes``.
 
-        Raises InvalidInstance for ``rows``, ``rerank`` or ``known`` true unless the update is ``sls``. An event of the
-        log is applied with ``with_changes``: the update may have changed since the user's request was checked.
+        Raises InvalidInstance if ``rows``, ``rerank``, ``known`` or ``recovery`` is on and the update is not ``sls``.
+        An event of the log is applied with ``with_changes``: the update may have changed since then.
         """
-        for name in ("rows", "rerank", "known"):
-            if changes.get(name) is True and changes.get("update", self.update) != "sls":
+        for name in ("rows", "rerank", "known", "recovery"):
+            if changes.get(name) and changes.get("update", self.update) != "sls":
                 _refuse(name, "is for update sls")
         return self.with_changes(changes)
 
@@ -378,7 +384,7 @@ class ModelConfig:
                 _refuse(str(name), f"is not a field of a model's configuration{did_you_mean(str(name), known)}")
         switches = self.update != "sls" and changes.get("update") == "sls"
         of_sls = ModelConfig(update="sls") if switches else None
-        own = {"rows", "rerank", "known"} if of_sls else set()
+        own = {"rows", "rerank", "known", "recovery"} if of_sls else set()
         values = {name: getattr(of_sls, name) for name in own} | changes
         for group, present in (("analyzer", self.analyzer), ("decide", self.decide or DecideConfig())):
             if not isinstance(values.get(group), dict):

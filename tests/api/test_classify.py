@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -122,6 +123,25 @@ def test_known_labels_rank_the_others(service: Served) -> None:
     problem(service.http.post(path, json={**asked, "min_probability": 0.5}), 422, field="min_probability")
     with Client(service.url) as client:
         assert client.model(name).classify("red", known=["shirt"]).labels[0].label == "silk"
+
+
+def test_rare_labels_come_higher(service: Served) -> None:
+    name = fresh_model(service, update="sls", calibrate=True)
+    path = f"/models/{name}/classify"
+    events = [{"text": "red shoe", "labels": ["often" if i % 8 else "seldom"]} for i in range(200)]
+    service.http.post(f"/models/{name}/learn", json={"instances": events}).raise_for_status()
+    usual = service.http.post(path, json={"text": "red"}).json()["labels"]
+    assert [one["label"] for one in usual] == ["often", "seldom"]
+    counts, n = {"often": 175, "seldom": 25}, len(events)
+    inverse = {label: 1 + (math.log(n) - 1) * 2.5**0.55 * (count + 1.5) ** -0.55 for label, count in counts.items()}
+    order = sorted(usual, key=lambda one: -(max(one["score"], 0) + 0.02) * inverse[one["label"]] ** 0.25)
+    assert service.http.post(path, json={"text": "red", "rare": True}).json()["labels"] == order
+    best = service.http.post(path, json={"text": "red", "rare": True, "k": 1, "known": ["often"]}).json()["labels"]
+    assert [one["label"] for one in best] == ["seldom"]
+    configured = service.http.put(f"/models/{name}", json={"decide": {}})
+    assert configured.status_code == 200
+    problem(service.http.post(path, json={"text": "red", "rare": True}), 422, field="rare")
+    assert service.http.post(path, json={"text": "red", "rare": True, "decide": False}).json()["labels"] == order
 
 
 def test_levels_of_a_model_without_probabilities_obey_the_threshold(service: Served, model: str) -> None:

@@ -70,6 +70,7 @@ MAX_ANSWER_BYTES = 64 * 2**20  # of a batch answer: many labels of many instance
 LARGE_ANSWER = "the answer would be too large; request fewer labels (k), or send NDJSON"
 
 SUMMED = 100  # best labels whose probabilities count for an ancestor
+RARE = 50  # best labels, or k if that is more, that `rare` orders
 
 DEFAULT_OPTIONS = ClassifyRequest()  # the options of a request that has only an instance
 
@@ -119,8 +120,8 @@ class Classify:
         else:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
-            usual = version == LIVE and request.min_offset is None and request.instances is None
-            usual = usual and not request.decide and request.known is None and not live.vectorizer.by_url
+            usual = version == LIVE and request.min_offset is None and request.instances is None and request.known is None
+            usual = usual and not (request.decide or request.rare or live.vectorizer.by_url)
             is_slow = request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request))
             if not usual or is_slow or unknown_in(live, request):
                 return self._answer_request(model, request)
@@ -284,6 +285,8 @@ class Classify:
             check_decide(model.live, request.decide, way is None)
         if request.known is not None:
             check_known(model.live, request, way is None)
+        if request.rare:
+            check_rare(model.live, request, way is None)
         return way
 
     async def _wait(self, model: ReplicatedModel, request: ClassifyRequest) -> None:
@@ -313,7 +316,8 @@ class Classify:
             return PendingAnswer(request, vector, config, warning, ranking_request(model, way, vector, request))
         live = model.live
         k, least, ancestor, decided = request.k, request.min_probability, None, None
-        chosen = (max(k, SUMMED) if request.levels else k, request.include, request.exclude)
+        most = max(k, SUMMED if request.levels else k, RARE if request.rare else k)
+        chosen = (most, request.include, request.exclude)
         if request.known is not None:
             own = (*chosen, request.threshold, request.zero_shot)
             ranking = live.rank_known(vector, request.known, *own)
@@ -327,7 +331,9 @@ class Classify:
             )
         else:
             ranking = live.rank(vector, *chosen, request.threshold, request.zero_shot)
-        if request.levels or decided is not None:
+        if request.rare:
+            ranking = live.rarer_first(ranking)
+        if request.levels or request.rare or decided is not None:
             every, ranking = ranking, filtered(ranking.first(k), request.threshold, least)
             if request.levels and least is not None and not len(ranking.class_ids):
                 ancestor = surest_ancestor(live, every, least)
@@ -412,6 +418,16 @@ def check_known(live: LiveModel, request: ClassifyRequest, by_index: bool) -> No
     for field, given in (("decide", request.decide), ("min_probability", request.min_probability is not None)):
         if given:
             raise InvalidInstance(f"{field} cannot be used with known: such an answer has no probabilities", field)
+
+
+def check_rare(live: LiveModel, request: ClassifyRequest, by_index: bool) -> None:
+    """Raise InvalidInstance if a request wants rare labels first where another order is given."""
+    if not by_index:
+        raise InvalidInstance("rare needs the index; ask for the version live", "rare")
+    if live.decisions.on and request.decide is not False:
+        raise InvalidInstance(
+            "rare cannot be used with a decision, which is about the best label; add decide: false", "rare"
+        )
 
 
 def unknown_in(live: LiveModel, request: ClassifyRequest) -> list[tuple[str, str]]:

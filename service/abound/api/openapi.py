@@ -134,6 +134,7 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
                 "rows": {"const": False},
                 "rerank": {"enum": [False, None]},
                 "known": {"const": False},
+                "recovery": {"const": 0},
                 "analyzer": {"properties": {"embed": {"type": "null"}}},
             }
         },

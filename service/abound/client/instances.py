@@ -97,6 +97,7 @@ class ClassifyOptions(TypedDict, total=False):
     include: Sequence[str] | None
     exclude: Sequence[str] | None
     known: Sequence[str] | None
+    rare: bool
     explain: bool
     levels: bool
     names: bool

@@ -56,6 +56,10 @@ KNOWN = (
     "Labels of the instance that are chosen already: the best other ones are ranked, given these. Only for the index "
     "of a model with `update: sls`. Such an answer has no probabilities and no decision."
 )
+RARE = (
+    "Order the best labels (50, or `k` if that is more) by score and rarity, so that seldom learned ones come higher. "
+    "Scores stay as they are. Only for the index."
+)
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "additionalProperties": {
@@ -139,6 +143,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
     include: Annotated[Chosen, Meta(description="Rank only these labels and those below them.")] | None = None
     exclude: Annotated[Chosen, Meta(description="Do not rank these labels and those below them.")] | None = None
     known: Annotated[list[Label], Meta(max_length=MAX_KNOWN, description=KNOWN, examples=[["grain"]])] | None = None
+    rare: Annotated[bool, Meta(description=RARE)] = False
     levels: Annotated[bool, Meta(description=LEVELS)] = False
     explain: Annotated[bool, Meta(description=EXPLAIN)] = False
     version: (
