@@ -259,7 +259,7 @@ async def test_remembered_instances_are_listed_within_bounds(store: Store) -> No
     ids = [await remember(store, keys, bytes([at]) * 100, params, b"ours") for at in range(120)]
     await remember(store, keys, b"theirs", params, b"other")
     found = await newest_predictions(store, keys, params, b"ours", 1000, 10**6)
-    assert [name for name, _ in found] == ids[::-1]
+    assert [one.id for one in found] == ids[::-1]
     assert await newest_predictions(store, keys, params, b"ours", 7, 10**6) == found[:7]
     few = await newest_predictions(store, keys, params, b"ours", 1000, 1000)
     assert few == found[: len(few)]
