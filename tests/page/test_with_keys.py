@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -68,3 +70,27 @@ def test_no_form_is_shown_for_what_a_scope_does_not_allow(
     ranked = page.get_by_role("region", name="Ranked labels")
     expect(ranked).to_contain_text("To see labels ranked takes a key with the scope classify")
     assert "/models/default/classify" not in asked
+
+
+def test_who_may_classify_and_learn_reviews_texts_and_sees_all_events(
+    open_page: Open, locked: tuple[Served, dict[str, str]]
+) -> None:
+    service, secrets = locked
+    texts = [{"text": "Wheat, or oil?"}, {"text": {"title": "Oil", "body": "and Wheat"}}]
+    service.http.put(
+        "/models/default/labels", json={"labels": [{"label": "grain", "name": "Cereals"}]}
+    ).raise_for_status()
+    body = {"instances": texts, "remember": True}
+    service.http.post("/models/default/classify", json=body).raise_for_status()
+    page = open_page("ask", url=service.url)
+    give(page, secrets["labeller"])
+    shown = page.locator(".instance")
+    expect(shown).to_have_text(re.compile(r"^(Wheat, or oil\?|title: Oil\s+body: and Wheat)$"))
+    expect(page.get_by_text("2 left.")).to_be_visible()
+    expect(page.locator(".rank", has_text="Cereals")).to_contain_text("grain")
+    page.get_by_label("Right labels").fill("grain")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_text("1 left.")).to_be_visible()
+    page.get_by_role("link", name="Events", exact=True).click()
+    expect(page.locator("tbody tr").first).to_contain_text("Cereals")
+    expect(page.get_by_label("Source")).to_be_visible()
