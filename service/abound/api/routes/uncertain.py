@@ -70,7 +70,7 @@ async def get_uncertain(
 
     A model with `decide` lists those that it defers first, then those to audit, then the others, each by the
     probability of the best label, lowest first. Another model lists those with the lowest margin between two labels
-    first. Of instances that are alike, one is listed, and the others follow after all that differ.
+    first. Each of these groups ends with the instances that are like an earlier one.
 
     The live index ranks the newest 1,000 that were not learned by their id (`prediction` in `/learn`) yet.
     """
@@ -88,13 +88,17 @@ async def get_uncertain(
         if pace.due():
             await pace.pause()
     order = sorted(range(len(found)), key=urgency.__getitem__)
-    first = await asyncio.to_thread(spread, [vectors[at] for at in order], limit)
+    groups = [urgency[at][0] for at in order]
+    first = await asyncio.to_thread(spread, [vectors[at] for at in order], groups, limit)
     live = replica.model(model).live
     return UncertainAnswer(instances=[_shape(live, found[order[place]]) for place in first], waiting=len(found))
 
 
-def spread(vectors: Sequence[bytes], most: int) -> list[int]:
-    """Return the places of the first ``most`` vectors when those that are like an earlier one go to the end."""
+def spread(vectors: Sequence[bytes], groups: Sequence[int], most: int) -> list[int]:
+    """Return the places of the first ``most`` vectors if those that are like an earlier one end their group.
+
+    ``groups``: the group of each, ascending.
+    """
     builder = MatrixBuilder(new_secret())
     for vector in vectors:
         builder.add(vector, ())
@@ -104,7 +108,8 @@ def spread(vectors: Sequence[bytes], most: int) -> list[int]:
         if differs[place] and len(first) < most:
             first.append(place)
             differs &= X @ X[place].toarray()[0] <= ALIKE
-    return [*first, *sorted({*range(len(vectors))}.difference(first))][:most]
+    alike = sorted({*range(len(vectors))}.difference(first))
+    return sorted([*first, *alike], key=groups.__getitem__)[:most]
 
 
 def _ranked(live: LiveModel, vector: bytes) -> tuple[Ranking, Decided | None]:
@@ -115,8 +120,8 @@ def _ranked(live: LiveModel, vector: bytes) -> tuple[Ranking, Decided | None]:
 
 
 def _margin(ranking: Ranking) -> float:
-    best, second, *_ = [*ranking.scores[:2].tolist(), 0.0, 0.0]
-    return best - second
+    scores: list[float] = [*ranking.scores[:2].tolist(), 0.0, 0.0]
+    return scores[0] - scores[1]
 
 
 def _urgency(ranking: Ranking, decided: Decided | None) -> tuple[int, float]:
@@ -140,8 +145,8 @@ def _shape(live: LiveModel, stored: StoredInstance) -> UncertainShape:
     keys, values = unpack_vector(stored.vector)
     labels = scored_labels(live, ranking)
     add_names(live, labels)
-    return UncertainShape(
-        id=stored.id,
+    return UncertainShape.of(
+        stored,
         text=msgspec.json.decode(stored.text) if stored.text else None,
         features=dict(zip(keys, values.tolist(), strict=True)),
         labels=[CandidateShape.of(label) for label in labels],
