@@ -72,25 +72,45 @@ def test_no_form_is_shown_for_what_a_scope_does_not_allow(
     assert "/models/default/classify" not in asked
 
 
-def test_who_may_classify_and_learn_reviews_texts_and_sees_all_events(
-    open_page: Open, locked: tuple[Served, dict[str, str]]
-) -> None:
+def test_a_labeller_reviews_texts_and_sees_all_events(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
-    texts = [{"text": "Wheat, or oil?"}, {"text": {"title": "Oil", "body": "and Wheat"}}]
-    service.http.put(
-        "/models/default/labels", json={"labels": [{"label": "grain", "name": "Cereals"}]}
-    ).raise_for_status()
+    named = [{"label": "z1", "name": "Zebra"}]
+    service.http.put("/models/default/labels", json={"labels": named}).raise_for_status()
+    texts = [{"text": "Zebra, or Zorro?"}, {"text": {"title": "Zorro", "body": "and Zebra"}}]
     body = {"instances": texts, "remember": True}
     service.http.post("/models/default/classify", json=body).raise_for_status()
     page = open_page("ask", url=service.url)
     give(page, secrets["labeller"])
-    shown = page.locator(".instance")
-    expect(shown).to_have_text(re.compile(r"^(Wheat, or oil\?|title: Oil\s+body: and Wheat)$"))
+    expect(page.locator(".instance")).to_have_text(re.compile(r"^(Zebra, or Zorro\?|title: Zorro\s+body: and Zebra)$"))
     expect(page.get_by_text("2 left.")).to_be_visible()
-    expect(page.locator(".rank", has_text="Cereals")).to_contain_text("grain")
-    page.get_by_label("Right labels").fill("grain")
+    expect(page.locator(".rank", has_text="Zebra")).to_contain_text("z1")
+    page.get_by_label("Right labels").fill("z1")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_text("1 left.")).to_be_visible()
     page.get_by_role("link", name="Events", exact=True).click()
-    expect(page.locator("tbody tr").first).to_contain_text("Cereals")
+    expect(page.locator("tbody tr").first).to_contain_text("Zebra")
     expect(page.get_by_label("Source")).to_be_visible()
+
+
+def test_a_labeller_tries_corrects_and_lists_without_a_dead_end(
+    open_page: Open, locked: tuple[Served, dict[str, str]]
+) -> None:
+    """A key with the scopes classify and learn."""
+    service, secrets = locked
+    page = open_page("try", url=service.url, expected=(NO_ARTIFACTS,))
+    give(page, secrets["labeller"])
+    page.get_by_role("textbox", name="Text").fill("wheat zeppelin")
+    page.get_by_role("button", name="grain is right").click()
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+    page.get_by_role("link", name="Correct it under Events").click()
+    page.get_by_role("button", name="Correct wheat zeppelin").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Try it")
+    page.get_by_role("button", name="Remove grain").click()
+    page.get_by_label("Right labels").fill("airships")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned “airships”, not “grain”.")).to_be_visible()
+    for view in page.locator(".views a").filter(visible=True).all():
+        view.click()
+        expect(page.locator("#view .card:visible").first).to_be_visible()
+        expect(page.locator(".problem:visible")).to_have_count(0)
