@@ -74,12 +74,13 @@ def test_no_form_is_shown_for_what_a_scope_does_not_allow(
 
 def test_a_labeller_reviews_texts_and_sees_all_events(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
+    service.http.put("/models/zoo").raise_for_status()
     named = [{"label": "z1", "name": "Zebra"}]
-    service.http.put("/models/default/labels", json={"labels": named}).raise_for_status()
+    service.http.put("/models/zoo/labels", json={"labels": named}).raise_for_status()
     texts = [{"text": "Zebra, or Zorro?"}, {"text": {"title": "Zorro", "body": "and Zebra"}}]
     body = {"instances": texts, "remember": True}
-    service.http.post("/models/default/classify", json=body).raise_for_status()
-    page = open_page("ask", url=service.url)
+    service.http.post("/models/zoo/classify", json=body).raise_for_status()
+    page = open_page("ask", "zoo", url=service.url)
     give(page, secrets["labeller"])
     expect(page.locator(".instance")).to_have_text(re.compile(r"^(Zebra, or Zorro\?|title: Zorro\s+body: and Zebra)$"))
     expect(page.get_by_text("2 left.")).to_be_visible()
@@ -90,6 +91,8 @@ def test_a_labeller_reviews_texts_and_sees_all_events(open_page: Open, locked: t
     page.get_by_role("link", name="Events", exact=True).click()
     expect(page.locator("tbody tr").first).to_contain_text("Zebra")
     expect(page.get_by_label("Source")).to_be_visible()
+    page.close()
+    service.http.delete("/models/zoo").raise_for_status()
 
 
 def test_a_labeller_tries_corrects_and_lists_without_a_dead_end(
