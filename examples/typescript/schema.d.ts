@@ -1019,9 +1019,9 @@ export interface components {
             stem: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
             /**
              * Embed
-             * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
+             * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
              */
-            embed: string | null;
+            embed: string | components["schemas"]["EncoderShape"] | null;
             /**
              * Field Weight
              * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
@@ -1714,6 +1714,27 @@ export interface components {
              * @description Number of labels that are registered with it as their parent.
              */
             children: number;
+        };
+        /**
+         * EncoderShape
+         * @description An encoder behind a URL.
+         */
+        EncoderShape: {
+            /**
+             * Url
+             * @description URL of an endpoint with the embeddings API of OpenAI.
+             */
+            url: string;
+            /**
+             * Model
+             * @description Name of the model that the endpoint is asked for.
+             */
+            model: string;
+            /**
+             * Dimension
+             * @description Numbers of a vector, as the endpoint answers.
+             */
+            dimension: number | null;
         };
         /**
          * EventShape
@@ -3013,6 +3034,8 @@ export interface components {
              *     ]
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
+            /** @default null */
+            vector_model?: string | null;
             /**
              * @description Maximum number of labels in an answer.
              * @default 10
@@ -3064,9 +3087,11 @@ export interface components {
         } | {
             features: Record<string, never>;
             instances?: null;
+            vector_model?: null;
         } | {
             text: string | Record<string, never>;
             instances?: null;
+            vector_model?: null;
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
@@ -3075,6 +3100,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
         };
         /** @description The numbers of a vector as bytes, little-endian. */
         EncodedVector: {
@@ -3123,10 +3149,14 @@ export interface components {
              *     ]
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
+            /** @default null */
+            vector_model?: string | null;
         } | {
             features: Record<string, never>;
+            vector_model?: null;
         } | {
             text: string | Record<string, never>;
+            vector_model?: null;
         } | {
             vector: unknown[] | Record<string, never>;
         };
@@ -3219,6 +3249,8 @@ export interface components {
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
             /** @default null */
+            vector_model?: string | null;
+            /** @default null */
             labels?: string[] | null;
             /** @default null */
             rejected?: string[] | null;
@@ -3249,6 +3281,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3258,6 +3291,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3265,6 +3299,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3272,6 +3307,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3279,6 +3315,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3288,6 +3325,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3295,6 +3333,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3302,6 +3341,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3341,6 +3381,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3352,6 +3393,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3361,6 +3403,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3370,6 +3413,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3383,6 +3427,7 @@ export interface components {
             rejected?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             weight?: null;
             /** @constant */
             none?: false;
@@ -3420,6 +3465,8 @@ export interface components {
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
             /** @default null */
+            vector_model?: string | null;
+            /** @default null */
             labels?: string[] | null;
             /** @default null */
             rejected?: string[] | null;
@@ -3439,6 +3486,7 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3447,24 +3495,28 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3473,18 +3525,21 @@ export interface components {
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3519,6 +3574,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3529,6 +3585,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3537,6 +3594,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3545,6 +3603,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3728,7 +3787,7 @@ export interface components {
         /** @description A problem document (RFC 9457) with the fields that this service adds. */
         Problem: {
             /** @enum {string} */
-            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
+            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/encoder-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
             title: string;
             status: number;
             detail: string;
@@ -5632,10 +5691,26 @@ export interface operations {
                         stem?: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
                         /**
                          * Embed
-                         * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
+                         * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
                          * @default null
                          */
-                        embed?: string | null;
+                        embed?: string | {
+                            /**
+                             * Url
+                             * @description URL of an endpoint with the embeddings API of OpenAI.
+                             */
+                            url: string;
+                            /**
+                             * Model
+                             * @description Name of the model that the endpoint is asked for.
+                             */
+                            model: string;
+                            /**
+                             * Dimension
+                             * @description Numbers of a vector, as the endpoint answers.
+                             */
+                            dimension?: number | null;
+                        } | null;
                         /**
                          * Field Weight
                          * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.

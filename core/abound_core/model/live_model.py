@@ -664,7 +664,8 @@ class LiveModel(ModelState):
                 "vector",
             )
         embed = self.config.analyzer.embed
-        dimension = self.dimension or (embed and text_encoder.load(embed).dimension)
+        encoder = text_encoder.load(embed) if isinstance(embed, str) else embed
+        dimension = self.dimension or (encoder and encoder.dimension)
         if dimension not in (0, None, d):
             raise InvalidInstance(f"vector has {d} numbers; those of this model have {dimension}", "vector")
 

@@ -22,6 +22,7 @@ from abound.api.decoding import (
     check_batch,
     decode,
     decode_batch,
+    encode_lines,
     is_long,
     max_work_of,
     sole_features,
@@ -45,6 +46,7 @@ from abound.api.schemas.learn_classify import (
     instance_decoder,
 )
 from abound.api.times import MIN_OFFSET_SECONDS
+from abound.processes.remote_encoder import RemoteEncoder
 from abound.processes.tracing import Tracing
 from abound.replica.predictions import RememberParams, remember, vector_fingerprint
 from abound.replica.rankers import Rankers
@@ -91,10 +93,12 @@ class Classify:
         remember_params: RememberParams,
         rates: RateLimiter,
         rankers: Rankers,
+        remote: RemoteEncoder,
         tracing: Tracing | None = None,
     ) -> None:
         self._replica = replica
         self._rankers = rankers
+        self._remote = remote
         self._rates = rates
         self._remember_params = remember_params
         self._request_bytes = replica.params.log.request_bytes
@@ -117,7 +121,7 @@ class Classify:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
             usual = version == LIVE and request.min_offset is None and request.instances is None
-            usual = usual and not request.decide and request.known is None
+            usual = usual and not request.decide and request.known is None and not live.vectorizer.by_url
             is_slow = request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request))
             if not usual or is_slow or unknown_in(live, request):
                 return self._answer_request(model, request)
@@ -142,6 +146,7 @@ class Classify:
         async for group in lines.groups():
             if self._rates.limits(grant):
                 await admit_lines(self._rates, grant, group, learns=False)
+            await encode_lines(self._remote, model.live, group, classify_decoder)
             waiting: list[bytes | PendingAnswer] = []  # answers from the first one on that has to wait
             size = n_refused = 0
             for line in group:
@@ -193,6 +198,7 @@ class Classify:
             if instances is not None:
                 answer = await self._batch(model, request, instances)
             else:
+                await self._remote.encode(model.live.config.analyzer, [request])
                 [answer] = await self._complete(model, [await self._rank_one(model, request, Warnings())])
         model.n_classified += n
         return 200, answer
@@ -214,7 +220,9 @@ class Classify:
     async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: Warnings) -> bytes | PendingAnswer:
         if line.error is not None:
             raise line.error
-        request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
+        request = line.request
+        if request is None:
+            request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         await self._wait(model, request)
@@ -222,6 +230,7 @@ class Classify:
 
     async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request, len(instances), self._max_batch)
+        await self._remote.encode(model.live.config.analyzer, instances)
         pace, room, warnings = TimeSlice(), ByteBudget(self._request_bytes), Warnings()
         warnings.first = await self._warning(model, request)
         vectors = []

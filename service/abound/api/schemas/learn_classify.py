@@ -81,6 +81,8 @@ VECTOR = (
     "`update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8."
 )
 
+VECTOR_MODEL = "The model that made `vector`: refused unless it is that of `analyzer.embed`."
+
 WARNING = (
     "Only if the model ignores negative numbers of an instance, uses only the most frequent terms of its text, or does "
     "not know a label of `known`, `include` or `exclude`. With a batch it is about the first such instance. With "
@@ -119,6 +121,7 @@ class Instance(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     features: Features = msgspec.field(default_factory=Raw)
     text: Text | None = None
     vector: Annotated[Numbers | EncodedVector | None, Meta(description=VECTOR, examples=[[0.1, -0.25, 0.5]])] = None
+    vector_model: Annotated[str, Meta(description=VECTOR_MODEL, examples=["all-minilm"])] | None = None
 
 
 class DecideOptions(Struct, forbid_unknown_fields=True, gc=False):
