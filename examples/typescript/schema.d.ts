@@ -799,10 +799,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The remembered instances that the model is least sure of
-         * @description List instances that `/classify` remembered, those with the lowest margin between two labels first.
+         * The remembered instances to ask a person about
+         * @description List instances that `/classify` remembered, in the order in which a person should label them.
          *
-         *     The live index ranks the newest 1,000 of them that were not learned by their id (`prediction` in `/learn`) yet.
+         *     A model with `decide` lists those that it defers first, then those to audit, then the others, each by the
+         *     probability of the best label, lowest first. Another model lists those with the lowest margin between two labels
+         *     first. Each of these groups ends with the instances that are like an earlier one.
+         *
+         *     The live index ranks the newest 1,000 that were not learned by their id (`prediction` in `/learn`) yet.
          */
         get: operations["get_uncertain_models__model__uncertain_get"];
         put?: never;
@@ -1051,6 +1055,16 @@ export interface components {
             label: string;
             /** Score */
             score: number;
+            /**
+             * Probability
+             * @description Share of true labels among those with such a score. Only for the index of a model with `calibrate`, or of a model that re-ranks and an instance with a vector.
+             */
+            probability: number | null;
+            /**
+             * Name
+             * @description Only with `names`, for a label that was registered with a name.
+             */
+            name: string | null;
         };
         /**
          * CandidatesShape
@@ -2899,11 +2913,16 @@ export interface components {
         };
         /**
          * UncertainAnswer
-         * @description Instances, least certain first.
+         * @description Instances, the one to ask about first comes first.
          */
         UncertainAnswer: {
             /** Instances */
             instances: components["schemas"]["UncertainShape"][];
+            /**
+             * Waiting
+             * @description Number of instances from which these are: not learned yet, of the newest 1,000.
+             */
+            waiting: number;
         };
         /**
          * UncertainShape
@@ -2915,6 +2934,13 @@ export interface components {
              * @description For `prediction` in `/learn`.
              */
             id: string;
+            /**
+             * Text
+             * @description Its text as it came; null without one.
+             */
+            text: string | {
+                [key: string]: string | null;
+            } | null;
             /**
              * Features
              * @description Its active features as the model reads them.
@@ -2932,6 +2958,16 @@ export interface components {
              * @description Score of the best label minus that of the second; a missing label scores 0.
              */
             margin: number;
+            /**
+             * Decision
+             * @description Only of a model with `decide`, by the index. `answer`: apply `labels` without a person; `defer`: ask a person; `none`: no label of the model fits, or a new one does.
+             */
+            decision: ("answer" | "defer" | "none") | null;
+            /**
+             * Audit
+             * @description True: apply the decision, and send what a person says to `/learn`, too.
+             */
+            audit: boolean;
         };
         /**
          * VersionSizes

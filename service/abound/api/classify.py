@@ -79,6 +79,7 @@ class PendingAnswer(NamedTuple):
     """An answer that has to wait: for a thread that ranks, or to be stored. ``config`` made the vector."""
 
     request: ClassifyRequest
+    instance: Instance
     vector: bytes
     config: ModelConfig
     warning: str | None
@@ -128,7 +129,7 @@ class Classify:
             warnings = Warnings()
             vector = vector_immediately(live, request, warnings)
             warning = warnings.first
-        answer = self._rank(model, None, vector, request, live.config, warning)
+        answer = self._rank(model, None, request, vector, request, live.config, warning)
         assert isinstance(answer, bytes)  # by the index, and not remembered
         model.n_classified += 1
         return answer
@@ -241,15 +242,15 @@ class Classify:
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             room.reserve(len(vector))
-            vectors.append((vector, config))
+            vectors.append((instance, vector, config))
             if pace.due():
                 await pace.pause()
         while True:
             serving = model.live.serving
             way = await self._choose(model, request)
             answers, room = [], ByteBudget(MAX_ANSWER_BYTES, LARGE_ANSWER)
-            for vector, config in vectors:
-                answers.append(self._rank(model, way, vector, request, config))
+            for instance, vector, config in vectors:
+                answers.append(self._rank(model, way, instance, vector, request, config))
                 if isinstance(answers[-1], bytes):
                     room.reserve(len(answers[-1]))
                 if pace.due():
@@ -273,7 +274,7 @@ class Classify:
         vector = await vector_of(model.live, request, warnings)
         warning = None if before else warnings.first
         try:
-            return self._rank(model, await self._choose(model, request), vector, request, config, warning)
+            return self._rank(model, await self._choose(model, request), request, vector, request, config, warning)
         except AboundError:
             warnings.first = before  # its answer has no warning: the next one has
             raise
@@ -303,6 +304,7 @@ class Classify:
         self,
         model: ReplicatedModel,
         way: LoadedVersion | None,
+        instance: Instance,
         vector: bytes,
         request: ClassifyRequest,
         config: ModelConfig,
@@ -313,7 +315,9 @@ class Classify:
         Synchronous, so that labels and offset belong to one state.
         """
         if way is not None:
-            return PendingAnswer(request, vector, config, warning, ranking_request(model, way, vector, request))
+            return PendingAnswer(
+                request, instance, vector, config, warning, ranking_request(model, way, vector, request)
+            )
         live = model.live
         k, least, ancestor, decided = request.k, request.min_probability, None, None
         most = max(k, SUMMED if request.levels else k, RARE if request.rare else k)
@@ -350,7 +354,7 @@ class Classify:
             setattr(answer, field, value)
         _add_facts(live, request, answer.labels)
         if request.remember:
-            return PendingAnswer(request, vector, config, warning, answer)
+            return PendingAnswer(request, instance, vector, config, warning, answer)
         answer.warning = warning
         return encoder.encode(answer)
 
@@ -388,9 +392,11 @@ class Classify:
         return complete
 
     async def _remember(self, model: ReplicatedModel, one: PendingAnswer, answer: ClassifyAnswer) -> bytes:
+        reading = vector_fingerprint(one.config)
+        text = b"" if one.instance.text is None else encoder.encode(one.instance.text)
         try:
             answer.id = await remember(
-                self._replica.store, model.keys, one.vector, self._remember_params, vector_fingerprint(one.config)
+                self._replica.store, model.keys, one.vector, self._remember_params, reading, text
             )
         except StoreUnavailable:
             answer.remembered = False

@@ -190,7 +190,7 @@ def _add_security(whole: dict[str, Any]) -> None:
             need = requirement_of(method.upper(), path)
             if need is None:
                 continue
-            operation["security"] = [{}, {"key": [] if need.scope is None else [need.scope]}]
+            operation["security"] = [{}, {"key": [*need.scopes]}]
             for status, response in problems(401, 403).items():
                 operation["responses"].setdefault(str(status), response)
 
