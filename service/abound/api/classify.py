@@ -121,7 +121,9 @@ class Classify:
         else:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
-            usual = version == LIVE and request.min_offset is None and request.instances is None and request.known is None
+            usual = (
+                version == LIVE and request.min_offset is None and request.instances is None and request.known is None
+            )
             usual = usual and not (request.decide or request.rare or live.vectorizer.by_url)
             is_slow = request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request))
             if not usual or is_slow or unknown_in(live, request):
