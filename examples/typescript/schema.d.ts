@@ -1305,6 +1305,11 @@ export interface components {
              */
             eta: number;
             /**
+             * Recovery
+             * @description sls: how much longer steps become again where the model is wrong.
+             */
+            recovery: number;
+            /**
              * Slots
              * @description sls: maximum connections per feature; more while features are few.
              */
@@ -3051,6 +3056,11 @@ export interface components {
             exclude?: (string | number | null)[] | null;
             /** @default null */
             known?: (string | number | null)[] | null;
+            /**
+             * @description Order the best labels (50, or `k` if that is more) by score and rarity, so that seldom learned ones come higher. Scores stay as they are. Only for the index.
+             * @default false
+             */
+            rare?: boolean;
             /**
              * @description Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it together with all labels below it.
              * @default false
@@ -5549,6 +5559,12 @@ export interface operations {
                      */
                     eta?: number;
                     /**
+                     * Recovery
+                     * @description sls: how much longer steps become again where the model is wrong.
+                     * @default 0.15
+                     */
+                    recovery?: number;
+                    /**
                      * Slots
                      * @description sls: maximum connections per feature; more while features are few.
                      * @default 64
@@ -5809,6 +5825,8 @@ export interface operations {
                     rerank?: false | null;
                     /** @constant */
                     known?: false;
+                    /** @constant */
+                    recovery?: 0;
                     analyzer?: {
                         embed?: null;
                     };
