@@ -385,7 +385,7 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
 
 def test_models(run: Run, url: str) -> None:
     at = ("--url", url)
-    settings = ("d_max=7", "calibrate=true", "analyzer.kind=char", "analyzer.ngrams=1,2")
+    settings = ("d_max=7", "analyzer.kind=char", "analyzer.ngrams=1,2")
     given = (word for one in settings for word in ("--set", one))
     config = run("models", "create", "mine", *given, *at, "--json").json["config"]
     assert (config["d_max"], config["analyzer"]["kind"], config["analyzer"]["ngrams"]) == (7, "char", [1, 2])
@@ -396,7 +396,8 @@ def test_models(run: Run, url: str) -> None:
     shown = run("models", "show", "mine", *at).out
     assert "margin" in shown
     assert "0.9 to 1.0" in shown.partition("probabilities")[2]
-    assert "probabilities" not in run("models", "show", "default", *at).out
+    run("models", "configure", "mine", "--set", "calibrate=false", *at)
+    assert "probabilities" not in run("models", "show", "mine", *at).out
     assert run("models", "delete", "mine", "--yes", *at, "--json").json == {"deleted": "mine"}
     assert run("models", "show", "mine", *at).code == 1
 
