@@ -19,6 +19,8 @@ MARKDOWN = sorted(
 )
 LAB_NOTES = {"CHANGELOG.md", "experiments.md"}
 PROSE = [path for path in MARKDOWN if path.name not in LAB_NOTES]
+BARE_DECIMAL = r"(?<![\w.)\]/`])\.\d+"
+AMERICAN = r"\b(?:colors?|neighbors?|behaviors?|catalogs?|normalized|optimized?|canceled|labeled|analyzed?)\b"
 WEB = ROOT / "service" / "abound" / "web"
 WIDTH = 100
 CODE = re.compile(r"`[^`]*`")
@@ -112,6 +114,8 @@ def test_the_words_are_those_that_engineers_use(path: Path) -> None:
     text = "\n".join(CODE.sub("``", line) for _, line in passages(path))
     found = unusual(text)
     found += [f"{match[0]!r} starts a sentence" for match in re.finditer(STARTS, text, re.MULTILINE)]
+    if "notes" not in path.parts:
+        found += re.findall(rf"{BARE_DECIMAL}|{AMERICAN}", text, re.IGNORECASE)
     assert found == []
 
 
