@@ -214,7 +214,7 @@ async def test_without_marks_history_shows_a_loss(model: Archived, server: Serve
         await place.store.client.xdel(model.living.keys.log, entry)
     assert f"the model default ends at 0-0 (119 entries) and had reached {last}" in await place.refusal()
     await place.store.client.delete(CATALOG_KEY)
-    assert "the catalog of models ends at 0-0" in await place.refusal()
+    assert "the catalogue of models ends at 0-0" in await place.refusal()
     await place.store.close()
 
 
