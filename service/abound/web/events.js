@@ -19,7 +19,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   let shown = [];
   fill(root, card(
     "What the model was taught",
-    isClosed ? h("p", { class: "note" }, "What this tab has taught. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
+    isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
     parts.said,
     parts.list,
   ));
@@ -31,7 +31,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
     try {
       let found = [...mine.values()];
       if (!isClosed) {
-        const query = { limit: PAGE, ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
+        const query = { limit: String(PAGE), ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
         found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
       }
       shown = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];
