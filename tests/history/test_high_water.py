@@ -134,7 +134,7 @@ def lose_all(data: Path) -> None:
 
 
 EMPTY = (
-    r"it is new, and the artifact store has the folder \w+ of another store; the catalog .*"
+    r"it is new, and the artifact store has the folder \w+ of another store; the catalogue .*"
     r"the model default ends at 0-0 \(0 entries\) and had reached .* \(20 entries\)"
 )
 
@@ -148,7 +148,7 @@ EMPTY = (
         ),
         (
             lambda data: cut(data, 0.5),
-            r"the catalog .*the model default ends at [\d-]+ \(1?\d entries\) and had reached .* \(20 entries\); "
+            r"the catalogue .*the model default ends at [\d-]+ \(1?\d entries\) and had reached .* \(20 entries\); "
             r"the log of the model news ends at 0-0 \(0 entries\) and had reached .* \(10 entries\)",
         ),
         (lambda data: cut(data, 0), EMPTY),
