@@ -799,10 +799,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The remembered instances that the model is least sure of
-         * @description List instances that `/classify` remembered, those with the lowest margin between two labels first.
+         * The remembered instances to ask a person about
+         * @description List instances that `/classify` remembered, in the order in which a person should label them.
          *
-         *     The live index ranks the newest 1,000 of them that were not learned by their id (`prediction` in `/learn`) yet.
+         *     A model with `decide` lists those that it defers first, then those to audit, then the others, each by the
+         *     probability of the best label, lowest first. Another model lists those with the lowest margin between two labels
+         *     first. Each of these groups ends with the instances that are like an earlier one.
+         *
+         *     The live index ranks the newest 1,000 that were not learned by their id (`prediction` in `/learn`) yet.
          */
         get: operations["get_uncertain_models__model__uncertain_get"];
         put?: never;
@@ -1015,9 +1019,9 @@ export interface components {
             stem: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
             /**
              * Embed
-             * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
+             * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
              */
-            embed: string | null;
+            embed: string | components["schemas"]["EncoderShape"] | null;
             /**
              * Field Weight
              * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
@@ -1051,6 +1055,16 @@ export interface components {
             label: string;
             /** Score */
             score: number;
+            /**
+             * Probability
+             * @description Share of true labels among those with such a score. Only for the index of a model with `calibrate`, or of a model that re-ranks and an instance with a vector.
+             */
+            probability: number | null;
+            /**
+             * Name
+             * @description Only with `names`, for a label that was registered with a name.
+             */
+            name: string | null;
         };
         /**
          * CandidatesShape
@@ -1290,6 +1304,11 @@ export interface components {
              * @description sls: the step of a connection that was never corrected.
              */
             eta: number;
+            /**
+             * Recovery
+             * @description sls: how much longer steps become again where the model is wrong.
+             */
+            recovery: number;
             /**
              * Slots
              * @description sls: maximum connections per feature; more while features are few.
@@ -1700,6 +1719,27 @@ export interface components {
              * @description Number of labels that are registered with it as their parent.
              */
             children: number;
+        };
+        /**
+         * EncoderShape
+         * @description An encoder behind a URL.
+         */
+        EncoderShape: {
+            /**
+             * Url
+             * @description URL of an endpoint with the embeddings API of OpenAI.
+             */
+            url: string;
+            /**
+             * Model
+             * @description Name of the model that the endpoint is asked for.
+             */
+            model: string;
+            /**
+             * Dimension
+             * @description Numbers of a vector, as the endpoint answers.
+             */
+            dimension: number | null;
         };
         /**
          * EventShape
@@ -2878,11 +2918,16 @@ export interface components {
         };
         /**
          * UncertainAnswer
-         * @description Instances, least certain first.
+         * @description Instances, the one to ask about first comes first.
          */
         UncertainAnswer: {
             /** Instances */
             instances: components["schemas"]["UncertainShape"][];
+            /**
+             * Waiting
+             * @description Number of instances from which these are: not learned yet, of the newest 1,000.
+             */
+            waiting: number;
         };
         /**
          * UncertainShape
@@ -2894,6 +2939,13 @@ export interface components {
              * @description For `prediction` in `/learn`.
              */
             id: string;
+            /**
+             * Text
+             * @description Its text as it came; null without one.
+             */
+            text: string | {
+                [key: string]: string | null;
+            } | null;
             /**
              * Features
              * @description Its active features as the model reads them.
@@ -2911,6 +2963,16 @@ export interface components {
              * @description Score of the best label minus that of the second; a missing label scores 0.
              */
             margin: number;
+            /**
+             * Decision
+             * @description Only of a model with `decide`, by the index. `answer`: apply `labels` without a person; `defer`: ask a person; `none`: no label of the model fits, or a new one does.
+             */
+            decision: ("answer" | "defer" | "none") | null;
+            /**
+             * Audit
+             * @description True: apply the decision, and send what a person says to `/learn`, too.
+             */
+            audit: boolean;
         };
         /**
          * VersionSizes
@@ -2977,6 +3039,8 @@ export interface components {
              *     ]
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
+            /** @default null */
+            vector_model?: string | null;
             /**
              * @description Maximum number of labels in an answer.
              * @default 10
@@ -2992,6 +3056,11 @@ export interface components {
             exclude?: (string | number | null)[] | null;
             /** @default null */
             known?: (string | number | null)[] | null;
+            /**
+             * @description Order the best labels (50, or `k` if that is more) by score and rarity, so that seldom learned ones come higher. Scores stay as they are. Only for the index.
+             * @default false
+             */
+            rare?: boolean;
             /**
              * @description Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it together with all labels below it.
              * @default false
@@ -3028,9 +3097,11 @@ export interface components {
         } | {
             features: Record<string, never>;
             instances?: null;
+            vector_model?: null;
         } | {
             text: string | Record<string, never>;
             instances?: null;
+            vector_model?: null;
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
@@ -3039,6 +3110,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
         };
         /** @description The numbers of a vector as bytes, little-endian. */
         EncodedVector: {
@@ -3087,10 +3159,14 @@ export interface components {
              *     ]
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
+            /** @default null */
+            vector_model?: string | null;
         } | {
             features: Record<string, never>;
+            vector_model?: null;
         } | {
             text: string | Record<string, never>;
+            vector_model?: null;
         } | {
             vector: unknown[] | Record<string, never>;
         };
@@ -3183,6 +3259,8 @@ export interface components {
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
             /** @default null */
+            vector_model?: string | null;
+            /** @default null */
             labels?: string[] | null;
             /** @default null */
             rejected?: string[] | null;
@@ -3213,6 +3291,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3222,6 +3301,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3229,6 +3309,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3236,6 +3317,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3243,6 +3325,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3252,6 +3335,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3259,6 +3343,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3266,6 +3351,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3305,6 +3391,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3316,6 +3403,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3325,6 +3413,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3334,6 +3423,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3347,6 +3437,7 @@ export interface components {
             rejected?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             weight?: null;
             /** @constant */
             none?: false;
@@ -3384,6 +3475,8 @@ export interface components {
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
             /** @default null */
+            vector_model?: string | null;
+            /** @default null */
             labels?: string[] | null;
             /** @default null */
             rejected?: string[] | null;
@@ -3403,6 +3496,7 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3411,24 +3505,28 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3437,18 +3535,21 @@ export interface components {
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3483,6 +3584,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3493,6 +3595,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3501,6 +3604,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3509,6 +3613,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3692,7 +3797,7 @@ export interface components {
         /** @description A problem document (RFC 9457) with the fields that this service adds. */
         Problem: {
             /** @enum {string} */
-            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
+            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/encoder-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
             title: string;
             status: number;
             detail: string;
@@ -5454,6 +5559,12 @@ export interface operations {
                      */
                     eta?: number;
                     /**
+                     * Recovery
+                     * @description sls: how much longer steps become again where the model is wrong.
+                     * @default 0.15
+                     */
+                    recovery?: number;
+                    /**
                      * Slots
                      * @description sls: maximum connections per feature; more while features are few.
                      * @default 64
@@ -5596,10 +5707,26 @@ export interface operations {
                         stem?: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
                         /**
                          * Embed
-                         * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
+                         * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
                          * @default null
                          */
-                        embed?: string | null;
+                        embed?: string | {
+                            /**
+                             * Url
+                             * @description URL of an endpoint with the embeddings API of OpenAI.
+                             */
+                            url: string;
+                            /**
+                             * Model
+                             * @description Name of the model that the endpoint is asked for.
+                             */
+                            model: string;
+                            /**
+                             * Dimension
+                             * @description Numbers of a vector, as the endpoint answers.
+                             */
+                            dimension?: number | null;
+                        } | null;
                         /**
                          * Field Weight
                          * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
@@ -5698,6 +5825,8 @@ export interface operations {
                     rerank?: false | null;
                     /** @constant */
                     known?: false;
+                    /** @constant */
+                    recovery?: 0;
                     analyzer?: {
                         embed?: null;
                     };

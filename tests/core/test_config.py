@@ -16,7 +16,14 @@ def stored_before(**fields):
 def test_a_stored_model_keeps_its_behaviour():
     for fields in ({}, {"update": "sls"}):
         config = ModelConfig.from_stored(stored_before(**fields))
-        before = {"numbers": "raw", "rerank": False, "normalize": False, "known": False, "calibrate": False}
+        before = {
+            "numbers": "raw",
+            "rerank": False,
+            "normalize": False,
+            "known": False,
+            "calibrate": False,
+            "recovery": 0.0,
+        }
         assert config == ModelConfig(**before, **fields)
         assert not BEFORE.keys() & set(config.changed_fields())
         assert ModelConfig.from_stored(config.to_dict()) == config

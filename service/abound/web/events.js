@@ -14,12 +14,11 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   const label = h("input", { type: "search", maxlength: "512", autocomplete: "off" });
   const source = h("input", { type: "search", maxlength: "200", autocomplete: "off" });
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }) };
-  const isClosed = Boolean(lacks("admin", ""));
-  const canTeach = !lacks("learn", "");
+  const isClosed = Boolean(lacks("learn", ""));
   let shown = [];
   fill(root, card(
     "What the model was taught",
-    isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
+    isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope learn.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
     parts.said,
     parts.list,
   ));
@@ -58,7 +57,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
         h(
           "div",
           { class: "row end" },
-          canTeach ? h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: () => { correct(model, one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
+          isClosed ? null : h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: () => { correct(model, one); location.hash = `try/${part(model)}`; } }, "Correct"),
           refused ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Undo ${textOf(one)}`, onclick: () => takeBack(one) }, "Undo"),
         ),
       ])),
