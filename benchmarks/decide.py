@@ -281,7 +281,7 @@ def cost(args: argparse.Namespace) -> bool:
     """Print times of clinc150's first 5,000 instances, the best of three."""
     for encoder in (False, True):
         stream = read(args.data, "clinc150").take(range(5000)) if encoder else words(args.data)
-        for name, settings in (("plain", {}), ("calibrate", {"calibrate": True}), ("decide", {"decide": {}})):
+        for name, settings in (("plain", {"calibrate": False}), ("calibrate", {}), ("decide", {"decide": {}})):
             chosen = ModelConfig.from_dict({"update": args.update} | settings)
             records = [v + pack_labels(y, DATASET_LIMITS) for v, y in zip(stream.vectors, stream.labels, strict=True)]
             times = []

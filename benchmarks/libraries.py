@@ -241,7 +241,7 @@ def main() -> None:
     if options.own:
         name = options.only[0]
         rows = parts(load(name, Path(), options.kept), name)
-        print(json.dumps(own(rows, ModelConfig(**OWN[options.own]))))
+        print(json.dumps(own(rows, ModelConfig(calibrate=False, **OWN[options.own]))))
         return
     path = options.kept / "libraries.json"
     done = json.loads(path.read_text()) if path.exists() else {}

@@ -32,7 +32,14 @@ FIXED_AFTER_LEARNING = (
 VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers", "normalize")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False, "known": False, "recovery": 0.0}
+BEFORE: dict[str, Any] = {
+    "numbers": "raw",
+    "rerank": False,
+    "normalize": False,
+    "known": False,
+    "calibrate": False,
+    "recovery": 0.0,
+}
 """Values of fields that a stored configuration may lack, where the default of new models is another one."""
 
 MAX_COUNT = 2**31 - 1
@@ -304,7 +311,7 @@ class ModelConfig:
     known: Annotated[bool, Meta(description=KNOWN)] = True
     calibrate: Annotated[
         bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
-    ] = False
+    ] = True
     implicit: Annotated[float, Meta(ge=0, le=1, description=IMPLICIT)] = 0.0
     decide: DecideConfig | None = None
 

@@ -41,7 +41,7 @@ class Limits:
     max_label_bytes : int, 1 to 32,768
         UTF-8 bytes of a label.
     max_text_bytes : int >= 0
-        UTF-8 bytes of a text, also once it is normalized. ``max_features`` limits its terms.
+        UTF-8 bytes of a text, also once it is normalised. ``max_features`` limits its terms.
     """
 
     max_features: int = 10_000

@@ -5776,7 +5776,7 @@ export interface operations {
                     /**
                      * Calibrate
                      * @description Learn to convert scores to probabilities; can change at any time.
-                     * @default false
+                     * @default true
                      */
                     calibrate?: boolean;
                     /**

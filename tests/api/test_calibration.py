@@ -39,7 +39,7 @@ TEXT = "k1w0 k2w1 n3"
 
 @pytest.fixture(scope="module")
 def model(service: Served) -> str:
-    return taught(service, update="sls", calibrate=True)
+    return taught(service, update="sls")
 
 
 def test_each_label_has_a_probability(service: Served, model: str) -> None:
@@ -72,7 +72,7 @@ def test_what_is_not_probable_enough_is_left_out(service: Served, model: str) ->
 
 
 def test_a_model_that_does_not_calibrate_says_so(service: Served) -> None:
-    plain = taught(service, update="sls")
+    plain = taught(service, update="sls", calibrate=False)
     assert [set(one) for one in ask(service, plain, text=TEXT)["labels"]] == [{"label", "score"}] * 4
     path = f"/models/{plain}/classify"
     for fields in ({"text": TEXT}, {"instances": [{"text": TEXT}]}):
@@ -87,7 +87,7 @@ def test_a_model_that_does_not_calibrate_says_so(service: Served) -> None:
 
 
 def test_versions_have_no_probability(service: Served) -> None:
-    name = taught(service, calibrate=True)
+    name = taught(service)
     version, path = version_of(service, name, fitted("one")).id, f"/models/{name}/classify"
     by_version = ask(service, name, features=FEATURES[4], version=version)
     assert {key for one in by_version["labels"] for key in one} == {"label", "score"}

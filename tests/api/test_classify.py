@@ -44,7 +44,7 @@ def test_labels_come_best_first_with_the_offset_of_their_state(service: Served, 
     assert set(answer) == {"labels", "offset", "version"}
     assert answer["offset"] == learned["offset"]
     assert answer["version"] == "live"
-    assert [set(scored) for scored in answer["labels"]] == [{"label", "score"}] * 2
+    assert [set(scored) for scored in answer["labels"]] == [{"label", "score", "probability"}] * 2
     scores = [scored["score"] for scored in answer["labels"]]
     assert scores == sorted(scores, reverse=True)
     assert answer["labels"][0]["label"] == "grain"
@@ -98,7 +98,7 @@ def test_include_and_exclude(service: Served, model: str) -> None:
 
 
 def test_known_labels_rank_the_others(service: Served) -> None:
-    name = fresh_model(service, update="sls", calibrate=True)
+    name = fresh_model(service, update="sls")
     path = f"/models/{name}/classify"
     events = [{"text": "red", "labels": [("shirt", "silk"), ("hat", "felt")][i % 2]} for i in range(80)]
     service.http.post(f"/models/{name}/learn", json={"instances": events}).raise_for_status()

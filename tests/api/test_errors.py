@@ -528,7 +528,7 @@ def test_an_error_that_nobody_meant_is_a_problem_too(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(type(service.live()), "rank", broken)
+    monkeypatch.setattr(type(service.live()), "rank_estimated", broken)
     monkeypatch.setattr(type(service.live()), "stats", broken)
     for method, path in [("POST", "/classify"), ("GET", "/models/default/stats")]:
         answer = service.http.request(method, path, content=b'{"text": "a"}', headers={"X-Request-Id": "mine"})

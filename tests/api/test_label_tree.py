@@ -84,7 +84,7 @@ def test_a_label_that_is_not_known_gives_a_warning_with_the_nearest_names(servic
 
 
 def test_levels_name_the_deepest_label_that_is_sure(service: Served) -> None:
-    name = shop(service, update="sls", calibrate=True)
+    name = shop(service, update="sls")
     answer = classify(service, name, levels=True)
     paths = {one["label"]: one["path"] for one in answer["labels"]}
     assert paths["socks"] == ["goods", "apparel", "socks"]

@@ -23,7 +23,7 @@ def numbers(kind: int, seed: int) -> list[float]:
 @pytest.fixture(scope="module")
 def model(service: Served) -> str:
     """A model that has learned texts with vectors of three kinds."""
-    name = fresh_model(service, update="sls", rerank=True)
+    name = fresh_model(service, update="sls", rerank=True, calibrate=False)
     made = [{"text": f"w{i % 5}", "vector": numbers(i % 3, i), "labels": [f"kind {i % 3}"]} for i in range(90)]
     service.http.post(f"/models/{name}/learn", json={"instances": made}).raise_for_status()
     return name

@@ -55,7 +55,7 @@ LABELS = [
 ]
 
 
-@pytest.mark.parametrize("config", [{"d_max": 9}, {"update": "sls", "calibrate": True}], ids=["fsu", "sls"])
+@pytest.mark.parametrize("config", [{"d_max": 9}, {"update": "sls"}], ids=["fsu", "sls"])
 def test_a_model_goes_out_and_comes_in_again_as_it_was(service: Served, config: dict[str, Any]) -> None:
     name = config.get("update", "fsu")
     taught(service, name, name == "sls", **config)

@@ -161,12 +161,12 @@ def test_tables_in_and_out(run: Run, url: str, tmp_path: Path) -> None:
     assert run(*asked, "-o", output, "--limit", 2, "--json").json["accuracy"]["all"]["R@1"] == 1
     with output.open(newline="") as file:
         answers = list(csv.DictReader(file))
-    assert [(one["line"], one["rank"], one["probability"], one["error"]) for one in answers] == [
-        (line, rank, "", "") for line in "23" for rank in "12"
+    assert [(one["line"], one["rank"], one["error"]) for one in answers] == [
+        (line, rank, "") for line in "23" for rank in "12"
     ]
     assert {one["label"] for one in answers[:2]} == {"hardware", "phone"}
     assert answers[2]["label"] == "billing"
-    assert all(float(one["score"]) > 0 for one in answers)
+    assert all(float(one["score"]) > 0 and 0 < float(one["probability"]) < 1 for one in answers)
     assert (
         run(*asked, "--output-format", "csv", "--limit", 1).out.splitlines()[0]
         == "line,rank,label,score,probability,error"
@@ -385,7 +385,7 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
 
 def test_models(run: Run, url: str) -> None:
     at = ("--url", url)
-    settings = ("d_max=7", "calibrate=true", "analyzer.kind=char", "analyzer.ngrams=1,2")
+    settings = ("d_max=7", "analyzer.kind=char", "analyzer.ngrams=1,2")
     given = (word for one in settings for word in ("--set", one))
     config = run("models", "create", "mine", *given, *at, "--json").json["config"]
     assert (config["d_max"], config["analyzer"]["kind"], config["analyzer"]["ngrams"]) == (7, "char", [1, 2])
@@ -396,7 +396,8 @@ def test_models(run: Run, url: str) -> None:
     shown = run("models", "show", "mine", *at).out
     assert "margin" in shown
     assert "0.9 to 1.0" in shown.partition("probabilities")[2]
-    assert "probabilities" not in run("models", "show", "default", *at).out
+    run("models", "configure", "mine", "--set", "calibrate=false", *at)
+    assert "probabilities" not in run("models", "show", "mine", *at).out
     assert run("models", "delete", "mine", "--yes", *at, "--json").json == {"deleted": "mine"}
     assert run("models", "show", "mine", *at).code == 1
 

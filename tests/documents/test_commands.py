@@ -24,7 +24,6 @@ HARMLESS = (
     "abound audit",
     "abound config",
     "abound history show",
-    "abound jobs submit swnn",
     "abound keys list",
     "abound snapshots create",
     "abound verify",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -19,6 +20,8 @@ MARKDOWN = sorted(
 )
 LAB_NOTES = {"CHANGELOG.md", "experiments.md"}
 PROSE = [path for path in MARKDOWN if path.name not in LAB_NOTES]
+BARE_DECIMAL = r"(?<![\w.)\]/`])\.\d+"
+AMERICAN = r"\b(?:colors?|neighbor|behaviors?|catalogs?|normalized|optimized?|canceled|labeled|analyzed?)\b"
 WEB = ROOT / "service" / "abound" / "web"
 WIDTH = 100
 CODE = re.compile(r"`[^`]*`")
@@ -111,11 +114,33 @@ def test_the_words_of_the_page_are_those_that_engineers_use(path: Path) -> None:
     assert [one for one in sentences if one.endswith(".") and re.search(STARTS, one)] == []
 
 
+def messages(path: Path) -> Iterator[str]:
+    """Yield the messages with which a module raises errors; values in them are left out."""
+    for raised in ast.walk(ast.parse(path.read_text())):
+        if isinstance(raised, ast.Raise) and isinstance(raised.exc, ast.Call):
+            for text in raised.exc.args[:1]:
+                parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+                constants = [one.value if isinstance(one, ast.Constant) else "``" for one in parts]
+                if " " in (message := "".join(map(str, constants))):
+                    yield message
+
+
+@pytest.mark.parametrize("package", ["core", "service"])
+def test_error_messages_are_plain(package: str) -> None:
+    """The help of commands is on a page, which is read with the others."""
+    texts = [text for path in sorted((ROOT / package).rglob("*.py")) for text in messages(path)]
+    assert len(texts) > 100
+    assert [found for text in texts if (found := unusual(text) + re.findall(AMERICAN, text))] == []
+    assert [one for text in texts for one in re.split(r"(?<=[.!?:;])\s+", text) if len(one.split()) > LONGEST] == []
+
+
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_words_are_those_that_engineers_use(path: Path) -> None:
     text = "\n".join(CODE.sub("``", line) for _, line in passages(path))
     found = unusual(text)
     found += [f"{match[0]!r} starts a sentence" for match in re.finditer(STARTS, text, re.MULTILINE)]
+    if "notes" not in path.parts:
+        found += re.findall(rf"{BARE_DECIMAL}|{AMERICAN}", text, re.IGNORECASE)
     assert found == []
 
 

@@ -68,7 +68,7 @@ def test_fitting_equals_learning_by_hand(passes):
 
 def test_calibration_is_measured_on_the_best_five():
     """By hand, out of what the service would answer; a model that does not calibrate tells nothing of it."""
-    config, rows, asked = ModelConfig(update="sls", calibrate=True), instances(400), instances(100, seed=1)
+    config, rows, asked = ModelConfig(update="sls"), instances(400), instances(100, seed=1)
     told = evaluate(iter(rows), iter(asked), config)["calibration"]
     live = fit(dataset(rows, config), config, SECRET)
     bins: list[list[tuple[float, bool]]] = [[] for _ in range(10)]
@@ -86,7 +86,7 @@ def test_calibration_is_measured_on_the_best_five():
     assert told["test"]["error"] == pytest.approx(error)
     assert told["test"]["F1"] == pytest.approx(2 * right / (found + sum(len(row.labels) for row in asked)))
     assert told["prequential"]["n"] == (live.stats()["calibration"] or {})["all"]["n"]
-    assert "calibration" not in evaluate(iter(rows), iter(asked), ModelConfig())
+    assert "calibration" not in evaluate(iter(rows), iter(asked), ModelConfig(calibrate=False))
 
 
 def test_ranking_equals_what_the_service_answers():
@@ -169,7 +169,7 @@ def test_newsgroups():
 def test_probabilities_come_true(name, kind, least):
     """Also where several labels are true; F1 at a half is above that of the score at a half."""
     train, test = (read_file(str(Path(DATA or "", name, f"{part}.{kind}.gz"))) for part in ("train", "test"))
-    told = evaluate(train, test, ModelConfig(update="sls", calibrate=True), shuffle=0)["calibration"]
+    told = evaluate(train, test, ModelConfig(update="sls"), shuffle=0)["calibration"]
     assert told["prequential"]["error"] < 0.03
     assert told["test"]["error"] < 0.03
     assert told["score"]["error"] > 2 * told["test"]["error"]

@@ -134,7 +134,7 @@ def lose_all(data: Path) -> None:
 
 
 EMPTY = (
-    r"it is new, and the artifact store has the folder \w+ of another store; the catalog .*"
+    r"it is new, and the artifact store has the folder \w+ of another store; the catalogue .*"
     r"the model default ends at 0-0 \(0 entries\) and had reached .* \(20 entries\)"
 )
 
@@ -148,7 +148,7 @@ EMPTY = (
         ),
         (
             lambda data: cut(data, 0.5),
-            r"the catalog .*the model default ends at [\d-]+ \(1?\d entries\) and had reached .* \(20 entries\); "
+            r"the catalogue .*the model default ends at [\d-]+ \(1?\d entries\) and had reached .* \(20 entries\); "
             r"the log of the model news ends at 0-0 \(0 entries\) and had reached .* \(10 entries\)",
         ),
         (lambda data: cut(data, 0), EMPTY),
@@ -214,7 +214,7 @@ async def test_without_marks_history_shows_a_loss(model: Archived, server: Serve
         await place.store.client.xdel(model.living.keys.log, entry)
     assert f"the model default ends at 0-0 (119 entries) and had reached {last}" in await place.refusal()
     await place.store.client.delete(CATALOG_KEY)
-    assert "the catalog of models ends at 0-0" in await place.refusal()
+    assert "the catalogue of models ends at 0-0" in await place.refusal()
     await place.store.close()
 
 

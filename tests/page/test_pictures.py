@@ -32,9 +32,8 @@ TEXT = "the price of wheat: drought in kansas, and a tariff dispute of ministers
 
 @pytest.fixture(scope="module")
 def contest(serving: Serving) -> None:
-    """Enter two versions as challengers, and let the model calibrate."""
+    """Enter two versions as challengers."""
     with Client(serving.url) as client, traffic(serving.url):
-        client.configure("default", {"calibrate": True})
         for name, n in (("news-2025", 3000), ("news-2026", 5000)):
             lines = [json.dumps(one).encode() + b"\n" for one in news(n, seed=n)]
             client.put_dataset("x.jsonl", name, pieces=lines)
@@ -119,7 +118,7 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
     from PIL import Image
 
     with Client(serving.url) as client, (DOCUMENTS.parents[1] / "examples/data/tickets.csv").open() as file:
-        client.configure("tickets", {"update": "sls", "calibrate": True})
+        client.configure("tickets", {"update": "sls"})
         taught = [Labelled(text=row["subject"], labels=[row["queue"]]) for row in csv.DictReader(file, delimiter=";")]
         assert not any(isinstance(one, Refused) for one in client.model("tickets").learn_many(taught))
     page = open_page("try", "tickets", viewport={"width": 900, "height": 620})

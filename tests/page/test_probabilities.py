@@ -1,4 +1,4 @@
-"""The page of a model that calibrates: probabilities beside scores, how far they were right; else nothing of it."""
+"""Probabilities beside scores, and how far they were right."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ HEADING = "Are the probabilities right?"
 
 @pytest.fixture(scope="module")
 def sure(serving: Serving) -> Iterator[str]:
-    """The address of a model that calibrates, and has learned the news."""
+    """The address of a model that has learned the news."""
     address = f"{serving.url}/models/sure"
-    assert http.put(address, json={"calibrate": True}).status_code == 201
+    assert http.put(address, json={}).status_code == 201
     learn(address, list(news(1000)))
     yield address
     http.delete(address).raise_for_status()

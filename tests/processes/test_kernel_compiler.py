@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def coming(monkeypatch: pytest.MonkeyPatch) -> dict[str, Future[None]]:
     """A process in which these groups are being compiled."""
-    futures: dict[str, Future[None]] = {group: Future() for group in ("sls", "reranked", "calibrated", "decided")}
+    futures: dict[str, Future[None]] = {group: Future() for group in ("sls", "reranked", "plain", "decided")}
     monkeypatch.setattr(kernel_compiler, "coming", futures)
     return futures
 
@@ -59,12 +59,12 @@ def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(service, mo
     monkeypatch.setattr(kernel_compiler, "PATIENCE_SECONDS", 0.01)
     for method, path, body in (
         ("PUT", "/models/small", {"update": "sls"}),
-        ("PUT", "/models/default", {"calibrate": True}),
+        ("PUT", "/models/default", {"calibrate": False}),
     ):
         answer = service.http.request(method, path, json=body)
         assert "first start" in problem(answer, 503, "not-ready")["detail"]
         assert int(answer.headers["retry-after"]) > 0
-    assert not service.http.get("/models/default").json()["config"]["calibrate"]
+    assert service.http.get("/models/default").json()["config"]["calibrate"]
 
 
 @pytest.mark.long

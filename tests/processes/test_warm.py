@@ -80,14 +80,14 @@ with served() as service:
     post("/models/lists/classify", {"text": "a", "explain": True})
     print(sorted(loaded() - before))
 
-    warmup("calibrated")
+    warmup("plain")
     before = loaded()
     for update in ("fsu", "sls"):
-        config = {"update": update, "calibrate": True, "rerank": False}
-        assert service.http.put(f"/models/c{update}", json=config).is_success
+        config = {"update": update, "calibrate": False, "rerank": False}
+        assert service.http.put(f"/models/p{update}", json=config).is_success
         for n in range(9):
-            post(f"/models/c{update}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
-        post(f"/models/c{update}/classify", {"text": "a", "min_probability": 0.1})
+            post(f"/models/p{update}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
+        post(f"/models/p{update}/classify", {"text": "a"})
     print(sorted(loaded() - before))
 
     warmup("reranked")
@@ -127,4 +127,4 @@ def test_a_model_asks_for_no_kernel_outside_of_its_groups() -> None:
     )
     assert done.returncode == 0, done.stderr
     lacking = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    assert lacking == ["[]"] * 5  # the default model, sls, calibrated ones, re-ranking ones, deciding ones
+    assert lacking == ["[]"] * 5  # the default model, sls, those without probabilities, re-ranking ones, deciding ones

@@ -66,7 +66,6 @@ async def test_what_another_replica_was_taught_is_not_put_aside(lab: Lab) -> Non
 async def test_a_forged_model_is_refused_and_not_created(lab: Lab, part: str, array: str, value: float) -> None:
     """Its checksums and its digest are right."""
     live = model_of(25, 1)
-    live.configure({"calibrate": True})
     getattr(getattr(live, part).arrays, array).reshape(-1)[-1] = value
     file, _ = await asyncio.to_thread(file_of, live)
     one = await lab.replica()

@@ -127,7 +127,6 @@ ALL_PARTS: dict[str, Any] = {
     "analyzer": {"embed": "wordllama"},
     "codes": 16384,
     "rerank": True,
-    "calibrate": True,
     "max_features": 10,
 }
 

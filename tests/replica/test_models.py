@@ -188,7 +188,7 @@ async def test_a_damaged_catalog_is_no_start(server: Server, start_replica: Star
     await until(lambda: not replica.status().ready)
     assert "catalog" in (replica.status().reason or "")
     other = Replica(Store(server.url, server.store_params))
-    with pytest.raises(CannotStart, match=r"entry .* of the catalog cannot be applied"):
+    with pytest.raises(CannotStart, match=r"entry .* of the catalogue cannot be applied"):
         await other.start()
     await other.stop()
 

@@ -740,7 +740,7 @@ STATE_GROUP = "state"  # digests, saves and restores a model of any configuratio
 def groups_of(config: ModelConfig) -> list[str]:
     """Return the groups of kernels with which a model learns and answers, in addition to ``DEFAULT_GROUPS``."""
     is_sls = config.update == "sls"
-    used = {"sls": is_sls, "reranked": is_sls and config.rerank is not False, "calibrated": config.estimates}
+    used = {"sls": is_sls, "reranked": is_sls and config.rerank is not False, "plain": not config.estimates}
     used["decided"] = config.decide is not None
     return [group for group in used if used[group]]
 
@@ -812,10 +812,9 @@ def _warm_sls() -> None:
     index.warmup("sls")
 
 
-def _warm_calibrated() -> None:
+def _warm_plain() -> None:
     for update in ("fsu", "sls"):
-        model = _learned(ModelConfig(update=update, calibrate=True))
-        model.rank_estimated(_WARMING, 10)
+        _learned(ModelConfig(update=update, calibrate=False))
 
 
 def _warm_decided() -> None:
@@ -849,6 +848,7 @@ def _learned(config: ModelConfig, vector: bytes = _WARMING) -> LiveModel:
 
 def _answer(model: LiveModel) -> None:
     model.rank(_WARMING, 10)
+    model.rank_estimated(_WARMING, 10)
     explain_vector(_WARMING, model._held, 0, np.empty(2))
 
 
@@ -865,5 +865,5 @@ GROUPS = {
     "sls": _warm_sls,
     "reranked": _warm_reranked,
     "decided": _warm_decided,
-    "calibrated": _warm_calibrated,
+    "plain": _warm_plain,
 }

@@ -273,7 +273,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 config.setdefault("idf", False)
         self._backend: EstimatorBackend
         if self.url is None:
-            self._backend = InProcessBackend(config)
+            self._backend = InProcessBackend({"calibrate": False, **config})  # only predict_proba uses probabilities
         else:
             name = f"estimator-{uuid.uuid4().hex}" if self.model is None else self.model
             over = ServiceBackend(self.url, self.key, name, owned=self.model is None)

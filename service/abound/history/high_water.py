@@ -79,7 +79,7 @@ class HighWater(msgspec.Struct, frozen=True):
         lacks = []
         is_whole = Offset.of_entry(now.catalog) >= Offset.of_entry(self.catalog)
         if not is_whole:
-            lacks.append(f"the catalog of models ends at {now.catalog} and had reached {self.catalog}")
+            lacks.append(f"the catalogue of models ends at {now.catalog} and had reached {self.catalog}")
         for incarnation, had in self.models.items():
             has = now.models.get(incarnation)
             if has is None and is_whole:

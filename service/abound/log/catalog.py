@@ -114,7 +114,7 @@ class Catalog:
         except (Corrupted, UnknownApplyVersion) as error:
             advice = ". Restore the store from a backup" if isinstance(error, Corrupted) else ""
             name = element[0].decode()
-            raise type(error)(f"entry {name} of the catalog cannot be applied: {error}{advice}") from error
+            raise type(error)(f"entry {name} of the catalogue cannot be applied: {error}{advice}") from error
 
     def _apply(self, element: Element) -> None:
         entry_id, fields = element

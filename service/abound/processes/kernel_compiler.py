@@ -58,7 +58,7 @@ def load_all() -> None:
     if not kernel_cache.is_complete():
         with _compile_lock():
             other = _start(_compile_answering_and_methods)
-            warmup("learning", STATE_GROUP, "sls", "reranked", "decided")
+            warmup("learning", STATE_GROUP, "sls", "reranked", "decided", "plain")
             other.join()
             if other.exitcode:
                 raise CannotStart(
@@ -125,7 +125,7 @@ def _compile(group: str) -> None:
 
 
 def _compile_answering_and_methods() -> None:
-    warmup("answering", READING_GROUP, "calibrated")
+    warmup("answering", READING_GROUP)
     _compile_methods()
 
 

@@ -151,7 +151,7 @@ class Follower:
             catalog.apply(element)
         except (Corrupted, UnknownApplyVersion) as error:
             self.failure = str(error)
-            log.error("the catalog has stopped", reason=self.failure)
+            log.error("the catalogue has stopped", reason=self.failure)
             return False
         return True
 
@@ -237,7 +237,7 @@ class Follower:
         stream.check_primary(await connection.call(*stream.ROLE, seconds=seconds))  # before anything is dropped
         if not await self.continues_catalog(connection, seconds):
             log.error(
-                "the catalog does not continue from our offset; reading it again", offset=str(self.catalog.offset)
+                "the catalogue does not continue from our offset; reading it again", offset=str(self.catalog.offset)
             )
             await self._read_catalog(connection)
         for model in list({**self._by_key, **{one.keys.log: one for one in self.models.values()}}.values()):

@@ -183,7 +183,7 @@ class ModelDirectory:
             return self._follower.models_offset >= offset
 
         if not await wait_until(is_read, 0.002, timeout):
-            raise NotReady("this replica has not applied the last change of the catalog yet; try again in a moment")
+            raise NotReady("this replica has not applied the last change of the catalogue yet; try again in a moment")
 
 
 def check_name(name: str) -> str:

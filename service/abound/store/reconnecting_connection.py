@@ -88,7 +88,7 @@ class ReconnectingConnection:
         try:
             info = await fetch_server_info(connection, self._patience)
             if not await self.knows(connection, self._patience):
-                raise StoreUnavailable("the store has lost the end of the catalog, and models with it")
+                raise StoreUnavailable("the store has lost the end of the catalogue, and models with it")
             return connection, info
         except BaseException:
             connection.close()

@@ -6,7 +6,7 @@ import { formOf } from "./form.js";
 import { bytes, compact, count, counted, when } from "./format.js";
 
 /** Settings that most users need; the others are listed below them. */
-const FIRST = ["update", "calibrate", "analyzer"];
+const FIRST = ["update", "analyzer"];
 /** Settings that a model that has learned keeps. */
 const FIXED = ["update", "rows", "idf", "boolean", "analyzer", "negative", "numbers", "normalize", "leak", "memory", "codes"];
 const RULES = { sls: ["Accurate", "better on all eleven sets that were measured"], fsu: ["Compact", "the published rule; smaller and faster"] };
@@ -46,7 +46,7 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
         ["model", "update", "#learned", "#classes", "#features", "#memory", "answers by", ...(lacking ? [] : [""])],
         models.map((one) => [
           h("a", { href: `#overview/${part(one.name)}`, class: "break" }, breakable(one.name)),
-          h("span", { class: "whole" }, one.config.update, one.config.calibrate ? ", calibrated" : ""),
+          h("span", { class: "whole" }, one.config.update, one.config.calibrate ? "" : ", no probabilities"),
           count(one.learned),
           compact(one.classes),
           compact(one.features),

@@ -93,7 +93,7 @@ def test_the_step_solves_the_equations():
 )
 def test_learns_as_the_oracle_does_bit_for_bit(update, seed, n_labels, more):
     """What is learned is what an instance's ranking is worth when it is learned, after its features were counted."""
-    model, oracle = learned([], update=update, calibrate=True, **more), Oracle()
+    model, oracle = learned([], update=update, **more), Oracle()
     followed(model, stream(400, seed, n_labels), oracle)
     state = model.calibration.arrays
     assert state.weights.tolist() == oracle.weights
@@ -103,7 +103,7 @@ def test_learns_as_the_oracle_does_bit_for_bit(update, seed, n_labels, more):
 
 
 def test_probabilities_are_the_oracles_whatever_is_asked_for():
-    model, oracle = learned([], update="sls", calibrate=True), Oracle()
+    model, oracle = learned([], update="sls"), Oracle()
     followed(model, stream(300, 4, 2), oracle)
     for keys, _ in stream(40, 5, 2):
         vector, best = vector_of(keys), ranked(model, keys)
@@ -155,14 +155,14 @@ def test_with_few_events_nothing_is_sure():
 
 
 def test_nothing_is_estimated_of_nothing():
-    model = LiveModel(ModelConfig(calibrate=True), (1, 2))
+    model = LiveModel(ModelConfig(), (1, 2))
     assert len(model.rank_estimated(vector_of(["a"]), 5).class_ids) == 0
     reliability = model.calibration.reliability()
     assert (reliability["all"]["n"], reliability["all"]["error"], reliability["newest"]["brier"]) == (0, None, None)
 
 
 def test_reliability_counts_each_estimate_before_its_outcome():
-    model, oracle = learned([], update="sls", calibrate=True), Oracle()
+    model, oracle = learned([], update="sls"), Oracle()
     followed(model, stream(600, 7, 2), oracle)
     pairs = [pair for stretch in oracle.stretches for pair in stretch]
     told = model.calibration.reliability()
@@ -204,7 +204,7 @@ def test_the_newest_are_ten_to_twenty_thousand():
 @pytest.mark.parametrize("update", UPDATES)
 def test_it_changes_nothing_of_what_is_learned(update):
     instances = stream(300, 12, 2)
-    plain, calibrated = learned(instances, update=update), learned(instances, update=update, calibrate=True)
+    plain, calibrated = learned(instances, update=update, calibrate=False), learned(instances, update=update)
     theirs = calibrated.to_arrays()
     for name, array in plain.to_arrays().items():
         np.testing.assert_array_equal(array, theirs.pop(name), err_msg=name)
@@ -212,8 +212,8 @@ def test_it_changes_nothing_of_what_is_learned(update):
 
 
 def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off():
-    model, oracle = learned(stream(100, 15)), Oracle()
-    never = learned(stream(100, 15))
+    model, oracle = learned(stream(100, 15), calibrate=False), Oracle()
+    never = learned(stream(100, 15), calibrate=False)
     model.configure({"calibrate": True})
     followed(model, stream(100, 16), oracle)
     assert model.calibration.arrays.weights.tolist() == oracle.weights
@@ -225,7 +225,7 @@ def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off():
 
 
 def test_later_passes_and_registrations_teach_it_nothing():
-    model = learned(stream(100, 17), calibrate=True)
+    model = learned(stream(100, 17))
     before, (keys, labels) = model.calibration.digest_bytes(), stream(1, 21)[0]
     model.learn_again(np.arange(3, dtype=np.int32), np.full(3, 0.5, np.float32), np.zeros(1, np.int32))
     named = add_details(vector_of(keys) + pack_labels(labels, Limits()), b'{"name":"One"}')

@@ -18,8 +18,8 @@ from tests.core.model.forging import CONFIGS, forgery_of, instance, records
 from tests.randomness import examples
 
 ALL = CONFIGS | {
-    "rows calibrated": {"update": "sls", "max_features": 40, "calibrate": True},
-    "vectors": {"update": "sls", "rerank": False},
+    "rows calibrated": {"update": "sls", "max_features": 40},
+    "vectors": {"update": "sls", "rerank": False, "calibrate": False},
     "vectors many codes": {"update": "sls", "codes": 16384, "rerank": True},
     "vectors rows": {"update": "sls", "max_features": 40},
 }

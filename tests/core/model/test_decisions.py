@@ -123,7 +123,7 @@ def test_one_log_gives_one_state(name):
 @pytest.mark.parametrize("name", ["sls", "vectors"])
 def test_deciding_changes_nothing_else_that_is_learned(name):
     config, shape = CASES[name]
-    plain, deciding = model_of(**config | {"decide": None}), model_of(**config)
+    plain, deciding = model_of(**config | {"decide": None, "calibrate": False}), model_of(**config)
     for model in (plain, deciding):
         learn(model, stream(300, 3, **shape))
     theirs = deciding.to_arrays()
@@ -154,7 +154,7 @@ def test_changes_of_labels_leave_the_decisions_as_they_are(name):
 
 
 def test_it_begins_and_ends_with_the_setting_and_keeps_its_state_when_a_target_changes():
-    model, never = model_of(decide=None), model_of(decide=None)
+    model, never = (model_of(decide=None, calibrate=False) for _ in range(2))
     for one in (model, never):
         learn(one, stream(100, 4))
     model.configure({"decide": {}})

@@ -30,11 +30,11 @@ from abound_core.model.refit import Refitter
 from abound_core.types import Offset
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "fsu": {},
+    "fsu": {"calibrate": False},
     "no leak": {"leak": False, "max_features": 40},
-    "sls": {"update": "sls", "slots": 4},
+    "sls": {"update": "sls", "slots": 4, "calibrate": False},
     "rows": {"update": "sls", "rows": True},
-    "calibrated": {"update": "sls", "calibrate": True},
+    "calibrated": {"update": "sls"},
     "deciding": {"update": "sls", "decide": DecideConfig(audit=0.5)},
 }
 every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

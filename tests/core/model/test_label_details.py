@@ -21,8 +21,8 @@ from abound_core.model.refit import Refitter
 from abound_core.types import START
 
 SECRET = (1, 2)
-RULES = [{}, {"update": "sls"}, {"calibrate": True}, {"max_features": 10}, {"update": "sls", "calibrate": True}]
-RULE_IDS = ["fsu", "sls", "calibrated", "bounded", "sls-calibrated"]
+RULES = [{}, {"update": "sls"}, {"calibrate": False}, {"max_features": 10}, {"update": "sls", "calibrate": False}]
+RULE_IDS = ["fsu", "sls", "fsu-plain", "bounded", "sls-plain"]
 
 
 def model_of(**config) -> LiveModel:

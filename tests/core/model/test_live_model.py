@@ -133,7 +133,7 @@ def test_a_bound_far_below_is_met_in_the_same_way_whatever_room_the_arrays_have(
 
 
 def test_a_vector_larger_than_any_before_is_answered():
-    model = learned([(["a"], ["x"])], calibrate=True)
+    model = learned([(["a"], ["x"])])
     keys = [f"k{i}" for i in range(3000)] + ["a"]
     ranking = model.rank_estimated(vector_of(keys), 3)
     assert model.label(int(ranking.class_ids[0])) == "x"

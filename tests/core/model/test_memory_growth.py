@@ -21,11 +21,11 @@ SMALLEST_STEPS = 64 * 1024
 N_EMPTY = 50
 
 CONFIGS: list[dict[str, Any]] = [
-    {"update": "fsu"},
-    {"update": "fsu", "max_features": 300, "calibrate": True},
-    {"update": "sls"},
+    {"update": "fsu", "calibrate": False},
+    {"update": "fsu", "max_features": 300},
+    {"update": "sls", "calibrate": False},
     {"update": "sls", "rows": False, "max_features": 300},
-    {"update": "sls", "rerank": True, "calibrate": True},
+    {"update": "sls", "rerank": True},
     {"update": "sls", "rerank": False},
 ]
 

@@ -113,7 +113,7 @@ def check(model: LiveModel, oracle: Oracle) -> None:
     [(1, 6, 1, {}), (2, 6, 3, {}), (3, 90, 2, {}), (4, 8, 1, {"max_features": 20}), (5, 90, 1, {"rows": False})],
 )
 def test_learns_and_answers_as_the_oracle_does_bit_for_bit(seed, n_classes, n_labels, more):
-    model, oracle = model_of([], **more), Oracle()
+    model, oracle = model_of([], calibrate=False, **more), Oracle()
     instances = stream(300, seed, n_classes, n_labels)
     followed(model, instances[:260], oracle)
     check(model, oracle)
@@ -221,7 +221,7 @@ def test_the_first_vector_may_be_of_a_registration():
 
 
 def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one():
-    model, oracle = model_of([], calibrate=True), CalibrationOracle()
+    model, oracle = model_of([]), CalibrationOracle()
     for words, q, labels in stream(300, 19, n_labels=2, p_vector=0.6):
         vector = vector_of(words, q)
         asked = counted(model, vector) if q is None or model.dimension == 0 else model

@@ -151,7 +151,7 @@ class Model:
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         neighbors, n_stored = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
         if n_stored != n_labels or not 1 <= neighbors <= MOST_NEIGHBORS:
-            raise Corrupted("the ensemble does not fit its labels, or its number of neighbors is out of range")
+            raise Corrupted("the ensemble does not fit its labels, or its number of neighbours is out of range")
         Y = array_checks.require_rows(arrays, "label_starts", "labels", None, (None, n_labels))
         learners: list[ClusterLearner] = []
         while f"centres/{len(learners)}" in arrays:
