@@ -38,6 +38,8 @@ PATHS = {
     ("PUT", "/models/m/labels"): KeyRequirement("learn", "m"),
     ("PUT", "/models/m/labels/a"): KeyRequirement("admin", "m"),
     ("DELETE", "/models/m/labels/a"): KeyRequirement("admin", "m"),
+    ("GET", "/models/m/suspicious"): KeyRequirement("admin", "m"),
+    ("DELETE", "/models/m/suspicious/1-0.0"): KeyRequirement("learn", "m"),
     ("GET", "/models/m/snapshots"): KeyRequirement(None, "m"),
     ("GET", "/models/m/versions"): KeyRequirement(None, "m"),
     ("GET", "/models/m/challengers"): KeyRequirement(None, "m"),

@@ -54,6 +54,31 @@ def list_models(client: Client) -> Printed:
     return answer, partial(print_rows, columns, rows, whole=columns, right=sizes)
 
 
+@asks_service
+def suspicious(
+    client: Client,
+    name: Name,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="Maximum number of events.")] = 50,
+) -> Printed:
+    """List the events whose label may be wrong: another label was probable before the model learned them.
+
+    Of a model with calibrate or decide.
+    """
+    answer = client.suspicious(name, limit=limit)
+    columns = ("offset", "taught", "was sure of", "source", "features")
+    rows = [
+        (
+            one["offset"],
+            f"{one['label']} ({one['probability']:.0%})",
+            f"{one['first']} ({one['first_probability']:.0%})",
+            one["source"] or "",
+            " ".join(one["features"] or ()),
+        )
+        for one in answer["events"]
+    ]
+    return answer, partial(print_rows, columns, rows, whole=columns[:1])
+
+
 @models.command("show")
 @asks_service
 def show_model(client: Client, name: Name) -> Printed:

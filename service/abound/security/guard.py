@@ -7,6 +7,7 @@ path                                           requires
 ``/docs`` ``/`` ``/web/...``
 POST ``.../classify`` and ``.../learn``        that scope, for the model
 PUT ``.../labels``                             ``learn``, for the model
+DELETE ``.../suspicious/{offset}``             ``learn``, for the model
 GET of a model, its stats, labels, label,      any scope, for the model
 snapshots, versions, challengers
 ``/models`` ``/methods``                       any scope; only the models that the key is for are listed
@@ -73,7 +74,7 @@ def requirement_of(method: str, path: str) -> KeyRequirement | None:
     rest = parts[3:]
     if method == "POST" and rest in (["classify"], ["learn"]):
         return KeyRequirement(rest[0], parts[2])
-    if method == "PUT" and rest == ["labels"]:
+    if (method == "PUT" and rest == ["labels"]) or (method == "DELETE" and rest[:1] == ["suspicious"]):
         return KeyRequirement("learn", parts[2])
     if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE) or rest[0] == "labels" or _is_card(rest)):
         return KeyRequirement(None, parts[2])

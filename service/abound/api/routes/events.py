@@ -1,17 +1,21 @@
-"""``/models/{model}/events``: the newest events that a model was taught, as its log in the store has them."""
+"""``/models/{model}/events``: the newest events that a model was taught, as its log in the store has them.
+
+``/suspicious``: those that may have a wrong label, as the state of the model has them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from abound.api.dependencies import ModelName, PartsDep
 from abound.api.openapi import problems
 from abound.api.schemas.shape import Shape
 from abound.log.events import LearnEvent, decode_entry
+from abound.replica.predictions import DISMISSED
 from abound.store.client import store_errors
 from abound.tasks import TimeSlice
 from abound_core.errors import InvalidInstance
@@ -22,6 +26,7 @@ from abound_core.types import Offset
 
 MAX_READ = 2000  # entries of the log, of which those that match are listed
 READ_AT_ONCE = 20  # an entry has at most some megabytes
+MOST_DISMISSED = 10_000  # dismissed offsets that are kept; a model keeps 1,000 suspicious events
 
 router = APIRouter(tags=["models"])
 
@@ -42,6 +47,26 @@ class EventsAnswer(Shape):
     """Events, newest first."""
 
     events: list[EventShape]
+
+
+class SuspiciousShape(EventShape):
+    """An event that may have a wrong label, with what the model held probable before it learned the event."""
+
+    features: dict[str, float] | None = Field(  # type: ignore[assignment]
+        description="As in `/events`; null if the log no longer has the event. Then source and key are unknown, too."
+    )
+    label: str = Field(description="The label in doubt, by its present name.")
+    probability: float = Field(
+        ge=0, le=1, description="Its probability; 0 if it was not among the best five with a score above 0."
+    )
+    first: str = Field(description="The label that was more probable.")
+    first_probability: float = Field(ge=0, le=1)
+
+
+class SuspiciousAnswer(Shape):
+    """Events, most suspicious first."""
+
+    events: list[SuspiciousShape]
 
 
 @router.get("/models/{model}/events", summary="The newest events", responses=problems(404, 422, 503))
@@ -80,6 +105,81 @@ async def get_events(
             break
         last = b"(" + entries[-1][0]
     return EventsAnswer(events=found[:limit])
+
+
+@router.get(
+    "/models/{model}/suspicious", summary="Events that may have a wrong label", responses=problems(404, 422, 503)
+)
+async def get_suspicious(
+    model: ModelName,
+    parts: PartsDep,
+    limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of events.")] = 50,
+) -> SuspiciousAnswer:
+    """List events whose label was improbable while another label was probable, before the model learned them.
+
+    A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Those that were
+    dismissed are left out.
+    """
+    replica, known = parts.replica, parts.replica.model(model)
+    with store_errors():
+        dismissed = set(await replica.store.client.zrange(known.keys.key(DISMISSED), 0, -1))
+    live = replica.model(model).live
+    suspects = [one for one in live.suspects() if str(one.offset).encode() not in dismissed][:limit]
+    names = [(live.label(one.given), live.label(one.first)) for one in suspects]  # before any changes
+    wanted, entries = {one.offset for one in suspects}, list({one.offset.entry: None for one in suspects})
+    read: dict[Offset, EventShape] = {}
+    pace = TimeSlice()
+    for at in range(0, len(entries), READ_AT_ONCE):
+        with store_errors():
+            async with replica.store.client.pipeline(transaction=False) as pipe:
+                for entry in entries[at : at + READ_AT_ONCE]:
+                    pipe.xrange(known.keys.log, entry, entry)
+                found = await pipe.execute()
+        for name, fields in (one for part in found for one in part):
+            event = decode_entry([b"e", fields[b"e"], b"c", fields[b"c"]]).event
+            if isinstance(event, LearnEvent):
+                learned = _learned(Offset.of_entry(name), event)
+                read |= {offset: _shape(offset, unit, record) for offset, unit, record in learned if offset in wanted}
+            if pace.due():
+                await pace.pause()
+    events = []
+    for one, (label, first) in zip(suspects, names, strict=True):
+        shown = read.get(one.offset)
+        taught = dict(shown) if shown else _unread(one.offset, label)
+        doubt = {"label": label, "probability": one.chance, "first": first, "first_probability": one.first_chance}
+        events.append(SuspiciousShape.model_validate(taught | doubt))
+    return SuspiciousAnswer(events=events)
+
+
+@router.delete(
+    "/models/{model}/suspicious/{offset}",
+    status_code=204,
+    summary="Dismiss a suspicious event: its label is right",
+    responses=problems(404, 422, 503),
+)
+async def dismiss(
+    model: ModelName, parts: PartsDep, offset: Annotated[str, Path(max_length=64, description="Its offset.")]
+) -> Response:
+    """Leave an event out of the list from now on. The model stays as it is."""
+    known = parts.replica.model(model)
+    try:
+        at = Offset.parse(offset)
+    except ValueError as error:
+        raise InvalidInstance(f"offset: {error}", "offset") from None
+    if at not in {one.offset for one in known.live.suspects()}:
+        raise InvalidInstance(f"no suspicious event has the offset {at}; GET the list again", "offset")
+    key = known.keys.key(DISMISSED)
+    with store_errors():
+        async with parts.replica.store.client.pipeline(transaction=False) as pipe:
+            pipe.zadd(key, {str(at): at.milliseconds})
+            pipe.zremrangebyrank(key, 0, -MOST_DISMISSED - 1)  # the oldest events go first, as in the list
+            await pipe.execute()
+    return Response(status_code=204)
+
+
+def _unread(offset: Offset, label: str) -> dict[str, Any]:
+    at = {"offset": str(offset), "time": offset.milliseconds / 1000}
+    return at | {"features": None, "labels": [label], "rejected": [], "source": None, "key": None}
 
 
 def _learned(at: Offset, event: LearnEvent) -> Iterator[tuple[Offset, Unit, Record]]:
