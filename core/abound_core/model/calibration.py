@@ -5,9 +5,7 @@ estimates are. As in the prequential score, each estimate is made before the out
 the model's state: the same log gives the same numbers on every replica. ``abound_core/model/calibration_kernels.py``
 has the learning rule.
 
-It also keeps the most suspicious events, for people to look at: those whose label it held improbable, and another one
-probable, before it learned them. They keep the numbers of their labels, whatever becomes of these; a reader resolves
-them.
+It also keeps the most suspicious events, for people to look at. They keep the numbers that their labels had.
 
 Reliability is counted over all time and for the **newest** 10,000 to 20,000 pairs of a label and its outcome, in
 tenths of the estimate. The calibration error is the mean distance between the estimate and the share of true labels
@@ -112,14 +110,11 @@ class Calibration:
     def suspects(self, n_learned: int) -> list[Suspect]:
         """Return the kept events among the newest ``SUSPECTED`` of ``n_learned``, most suspicious first."""
         events, chances = self.arrays.suspects, self.arrays.suspect_chances
-        rows = np.flatnonzero((events[:, NUMBER] > 0) & (events[:, NUMBER] + SUSPECTED > n_learned))
-        # Of equally suspicious ones the newest comes first.
-        order = np.lexsort((-events[rows, NUMBER], chances[rows, 0] - chances[rows, 1]))
+        order = np.lexsort((-events[:, NUMBER], chances[:, 0] - chances[:, 1]))  # of equal ones the newest first
         return [
             Suspect(Offset(*event[MILLISECONDS:GIVEN]), event[GIVEN], chance, event[FIRST], first_chance)
-            for event, (chance, first_chance) in zip(
-                events[rows[order]].tolist(), chances[rows[order]].tolist(), strict=True
-            )
+            for event, (chance, first_chance) in zip(events[order].tolist(), chances[order].tolist(), strict=True)
+            if event[NUMBER] > 0 and event[NUMBER] + SUSPECTED > n_learned
         ]
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:

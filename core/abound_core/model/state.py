@@ -178,15 +178,16 @@ class ModelState:
         return self._unlearned
 
     def suspects(self) -> list[Suspect]:
-        """Return the events that may have a wrong label, most suspicious first, by what became of their labels since.
+        """Return the events that may have a wrong label, most suspicious first, by the present names of their labels.
 
         Those of labels that were retired, or merged with one another, are left out.
         """
-        of, retired = self.changes.of, self.changes.is_retired
-        kept = [
-            one._replace(given=of(one.given), first=of(one.first))
-            for one in self.calibration.suspects(self.prequential.n_learned)
-        ]
+        of, retired, kept = (
+            self.changes.of,
+            self.changes.is_retired,
+            self.calibration.suspects(self.prequential.n_learned),
+        )
+        kept = [one._replace(given=of(one.given), first=of(one.first)) for one in kept]
         return [one for one in kept if one.given != one.first and not (retired(one.given) or retired(one.first))]
 
     def _is_unlearned(self) -> npt.NDArray[np.bool_]:

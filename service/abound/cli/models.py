@@ -64,15 +64,13 @@ def suspicious(
 
     Of a model with calibrate or decide.
     """
-    answer = client.suspicious(name, limit=limit)
-    columns = ("offset", "taught", "was sure of", "source", "features")
+    answer, columns = client.suspicious(name, limit=limit), ("offset", "taught", "was sure of", "source", "features")
+    doubts = ("label", "probability"), ("first", "first_probability")
     rows = [
         (
             one["offset"],
-            f"{one['label']} ({one['probability']:.0%})",
-            f"{one['first']} ({one['first_probability']:.0%})",
-            one["source"] or "",
-            " ".join(one["features"] or ()),
+            *(f"{one[label]} ({one[chance]:.0%})" for label, chance in doubts),
+            *(one["source"] or "", " ".join(one["features"] or ())),
         )
         for one in answer["events"]
     ]

@@ -50,8 +50,7 @@ return id
 
 TOKEN_LENGTH = 22
 
-DISMISSED = "suspicious:dismissed"
-"""Key of the offsets of suspicious events that a person has dismissed (``abound.api.routes.events``)."""
+DISMISSED = "suspicious:dismissed"  # key of the offsets of suspicious events that a person has dismissed
 
 _ID = re.compile(rf"(\d{{1,20}}-\d{{1,20}})-([A-Za-z0-9_-]{{{TOKEN_LENGTH}}})", re.ASCII)
 

@@ -1,11 +1,9 @@
-"""``/models/{model}/events``: the newest events that a model was taught, as its log in the store has them.
-
-``/suspicious``: those that may have a wrong label, as the state of the model has them.
-"""
+"""``/models/{model}/events``: the newest events that a model was taught; ``/suspicious``: those in doubt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -21,7 +19,9 @@ from abound.tasks import TimeSlice
 from abound_core.errors import InvalidInstance
 from abound_core.instances.record import Record, iterate, record_ends
 from abound_core.instances.record_kernels import record_shape
+from abound_core.model.calibration import Suspect
 from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
 MAX_READ = 2000  # entries of the log, of which those that match are listed
@@ -56,9 +56,7 @@ class SuspiciousShape(EventShape):
         description="As in `/events`; null if the log no longer has the event. Then source and key are unknown, too."
     )
     label: str = Field(description="The label in doubt, by its present name.")
-    probability: float = Field(
-        ge=0, le=1, description="Its probability; 0 if it was not among the best five with a score above 0."
-    )
+    probability: float = Field(ge=0, le=1, description="Its probability; 0 if it was not among the best five.")
     first: str = Field(description="The label that was more probable.")
     first_probability: float = Field(ge=0, le=1)
 
@@ -79,11 +77,8 @@ async def get_events(
     label: Annotated[str | None, Query(description="Only events with this label, right or rejected.")] = None,
 ) -> EventsAnswer:
     """List events of the newest 2,000 entries of the log that are not archived, without registrations."""
-    known, end = parts.replica.model(model), None
-    try:
-        end = None if before is None else Offset.parse(before)
-    except ValueError as error:
-        raise InvalidInstance(f"before: {error}", "before") from None
+    known = parts.replica.model(model)
+    end = None if before is None else _offset(before, "before")
     found: list[EventShape] = []
     last, pace = b"+" if end is None else end.entry.encode(), TimeSlice()
     for _ in range(MAX_READ // READ_AT_ONCE):
@@ -120,35 +115,27 @@ async def get_suspicious(
     A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Those that were
     dismissed are left out.
     """
-    replica, known = parts.replica, parts.replica.model(model)
+    known, client = parts.replica.model(model), parts.replica.store.client
     with store_errors():
-        dismissed = set(await replica.store.client.zrange(known.keys.key(DISMISSED), 0, -1))
-    live = replica.model(model).live
-    suspects = [one for one in live.suspects() if str(one.offset).encode() not in dismissed][:limit]
-    names = [(live.label(one.given), live.label(one.first)) for one in suspects]  # before any changes
-    wanted, entries = {one.offset for one in suspects}, list({one.offset.entry: None for one in suspects})
-    read: dict[Offset, EventShape] = {}
-    pace = TimeSlice()
-    for at in range(0, len(entries), READ_AT_ONCE):
+        dismissed = set(await client.zrange(known.keys.key(DISMISSED), 0, -1))
+    suspects = [one for one in known.live.suspects() if str(one.offset).encode() not in dismissed]
+    events, pace = {one.offset: _doubted(known.live, one) for one in suspects[:limit]}, TimeSlice()
+    entries = list(dict.fromkeys(at.entry for at in events))
+    for first in range(0, len(entries), READ_AT_ONCE):
         with store_errors():
-            async with replica.store.client.pipeline(transaction=False) as pipe:
-                for entry in entries[at : at + READ_AT_ONCE]:
+            async with client.pipeline(transaction=False) as pipe:
+                for entry in entries[first : first + READ_AT_ONCE]:
                     pipe.xrange(known.keys.log, entry, entry)
                 found = await pipe.execute()
-        for name, fields in (one for part in found for one in part):
+        for name, fields in chain(*found):
             event = decode_entry([b"e", fields[b"e"], b"c", fields[b"c"]]).event
             if isinstance(event, LearnEvent):
-                learned = _learned(Offset.of_entry(name), event)
-                read |= {offset: _shape(offset, unit, record) for offset, unit, record in learned if offset in wanted}
+                for offset, unit, record in _learned(Offset.of_entry(name), event):
+                    if offset in events:
+                        events[offset] |= dict(_shape(offset, unit, record))
             if pace.due():
                 await pace.pause()
-    events = []
-    for one, (label, first) in zip(suspects, names, strict=True):
-        shown = read.get(one.offset)
-        taught = dict(shown) if shown else _unread(one.offset, label)
-        doubt = {"label": label, "probability": one.chance, "first": first, "first_probability": one.first_chance}
-        events.append(SuspiciousShape.model_validate(taught | doubt))
-    return SuspiciousAnswer(events=events)
+    return SuspiciousAnswer.model_validate({"events": [*events.values()]})
 
 
 @router.delete(
@@ -161,11 +148,7 @@ async def dismiss(
     model: ModelName, parts: PartsDep, offset: Annotated[str, Path(max_length=64, description="Its offset.")]
 ) -> Response:
     """Leave an event out of the list from now on. The model stays as it is."""
-    known = parts.replica.model(model)
-    try:
-        at = Offset.parse(offset)
-    except ValueError as error:
-        raise InvalidInstance(f"offset: {error}", "offset") from None
+    known, at = parts.replica.model(model), _offset(offset, "offset")
     if at not in {one.offset for one in known.live.suspects()}:
         raise InvalidInstance(f"no suspicious event has the offset {at}; GET the list again", "offset")
     key = known.keys.key(DISMISSED)
@@ -177,9 +160,20 @@ async def dismiss(
     return Response(status_code=204)
 
 
-def _unread(offset: Offset, label: str) -> dict[str, Any]:
-    at = {"offset": str(offset), "time": offset.milliseconds / 1000}
-    return at | {"features": None, "labels": [label], "rejected": [], "source": None, "key": None}
+def _doubted(live: LiveModel, suspect: Suspect) -> dict[str, Any]:
+    """Return a suspicious event as far as the state knows it."""
+    label = live.label(suspect.given)
+    event = {"offset": str(suspect.offset), "time": suspect.offset.milliseconds / 1000, "features": None}
+    event |= {"labels": [label], "rejected": [], "source": None, "key": None}
+    first = {"first": live.label(suspect.first), "first_probability": suspect.first_chance}
+    return event | {"label": label, "probability": suspect.chance} | first
+
+
+def _offset(text: str, field: str) -> Offset:
+    try:
+        return Offset.parse(text)
+    except ValueError as error:
+        raise InvalidInstance(f"{field}: {error}", field) from None
 
 
 def _learned(at: Offset, event: LearnEvent) -> Iterator[tuple[Offset, Unit, Record]]:
