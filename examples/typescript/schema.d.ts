@@ -802,8 +802,8 @@ export interface paths {
          * Events that may have a wrong label
          * @description List events whose label was improbable while another label was probable, before the model learned them.
          *
-         *     A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Those that were
-         *     dismissed are left out.
+         *     A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Dismissed
+         *     ones are left out.
          */
         get: operations["get_suspicious_models__model__suspicious_get"];
         put?: never;

@@ -60,7 +60,7 @@ def test_suspicious_events_are_listed_until_they_are_dismissed(service: Served, 
     assert (event["key"], event["source"], event["labels"]) == ("k1", "desk", ["refund"])
     printed = run("suspicious", "doubtful", "--url", service.url)
     assert at in printed.out
-    assert f"theft ({figures[1]:.0%})" in printed.out
+    assert f"theft ({figures[1]:.1%})" in printed.out
     service.http.post(f"{address}/labels/rename", json={"from": "theft", "to": "stolen"}).raise_for_status()
     assert listed()[0]["first"] == "stolen"
     with Client(service.url) as client:

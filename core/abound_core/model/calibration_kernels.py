@@ -129,6 +129,14 @@ def careful(knots, chance):
     return knots[b] + (knots[b + 1] - knots[b]) * part
 
 
+@inlined
+def put_answer_weights(calibration, weights):
+    for term in range(N_TERMS):
+        weights[term] = calibration.weights[term]
+    weights[5] = max(weights[5], 0.0)
+    weights[1] = max(weights[1], -weights[2] - weights[5] / (1.0 + OFFSET))
+
+
 @kernel
 def estimate(calibration, class_ids, scores, best_ids, best_scores, estimates):
     """Write the probabilities of some labels of a ranking into ``estimates`` (float64), as answers have them.
@@ -143,10 +151,7 @@ def estimate(calibration, class_ids, scores, best_ids, best_scores, estimates):
     best = clip_score(best_scores[0]) if len(best_scores) > 0 else 0.0
     second = clip_score(best_scores[1]) if len(best_scores) > 1 else 0.0
     weights, knots = floats_on_stack(N_TERMS), floats_on_stack(N_KNOTS)
-    for term in range(N_TERMS):
-        weights[term] = calibration.weights[term]
-    weights[5] = max(weights[5], 0.0)
-    weights[1] = max(weights[1], -weights[2] - weights[5] / (1.0 + OFFSET))
+    put_answer_weights(calibration, weights)
     estimate_all(weights, clipped, n, best, second, best_at, logs, estimates)
     put_knots(calibration.bins, knots)
     for i in range(n):
@@ -283,6 +288,15 @@ def note_suspect(calibration, number, best, label_counts, retired, class_ids, n_
         if at > place and class_ids[j] >= 0 and label_counts[class_ids[j]] >= LEAST_LEARNED:
             given, place = class_ids[j], at
     if given < 0:
+        return
+    # Most end here: an answer is not above its estimate, and with a logit below 0 that is below LEAST_SUSPICION.
+    weights, terms, logit = floats_on_stack(N_TERMS), floats_on_stack(N_TERMS), 0.0
+    put_answer_weights(calibration, weights)
+    score, top, second = clip_score(best.scores[first]), clip_score(best.scores[0]), clip_score(best.scores[1])
+    put_terms(score, top, second, first == 0, logarithm(OFFSET + score), terms)
+    for term in range(N_TERMS):
+        logit += weights[term] * terms[term]
+    if logit < 0.0:
         return
     ids, scores, chances = np.empty(N_BEST, np.int32), np.empty(N_BEST), np.empty(N_BEST)
     for i in range(N_BEST):

@@ -69,7 +69,7 @@ def suspicious(
     rows = [
         (
             one["offset"],
-            *(f"{one[label]} ({one[chance]:.0%})" for label, chance in doubts),
+            *(f"{one[label]} ({one[chance]:.1%})" for label, chance in doubts),
             *(one["source"] or "", " ".join(one["features"] or ())),
         )
         for one in answer["events"]

@@ -112,8 +112,8 @@ async def get_suspicious(
 ) -> SuspiciousAnswer:
     """List events whose label was improbable while another label was probable, before the model learned them.
 
-    A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Those that were
-    dismissed are left out.
+    A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Dismissed
+    ones are left out.
     """
     known, client = parts.replica.model(model), parts.replica.store.client
     with store_errors():
