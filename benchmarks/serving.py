@@ -16,6 +16,8 @@ from typing import Self
 
 import httpx
 
+from abound.processes import lifetime
+
 LISTENING = re.compile(r"listening on (http://\S+?),")
 
 
@@ -102,10 +104,14 @@ class Serving:
         return tree(self.process.pid)
 
     def kill(self) -> None:
-        for pid in self.pids():
+        """Kill all processes and wait until they are gone: until then they hold the port."""
+        pids = self.pids()
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        while any(map(lifetime.start_time_of, pids)):
+            time.sleep(0.005)
 
     def stop(self, patience: float = 60.0) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -103,8 +103,12 @@ def unusual(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(WEB.glob("*.js")), ids=lambda path: path.name)
 def test_the_words_of_the_page_are_those_that_engineers_use(path: Path) -> None:
-    texts = re.findall(r'"[^"\n]* [^"\n]*"|`[^`\n]* [^`\n]*`', path.read_text())
+    literals = re.findall(r'"[^"\n]*"|`[^`\n]*`', path.read_text())
+    texts = [re.sub(r"\$\{[^}]*\}", "1", one[1:-1]) for one in literals if " " in one]
+    sentences = [one for text in texts for one in PARTS.split(text)]
     assert unusual("\n".join(texts)) == []
+    assert [one for one in sentences if len(one.split()) > LONGEST] == []
+    assert [one for one in sentences if one.endswith(".") and re.search(STARTS, one)] == []
 
 
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())

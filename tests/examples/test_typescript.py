@@ -1,39 +1,26 @@
 """The TypeScript example: its types are those of the API, its client compiles, and it talks to a running service."""
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.contracts.programs import needs
+from tests.support.npm import install, run
 from tests.support.served import fresh_model
 
 ROOT = Path(__file__).parents[2]
 OWN = ("node_modules", "build")
 
 
-def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=240, env={**os.environ, **environment}
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the example with its packages, beside the OpenAPI document."""
-    needs("node")
-    npm = needs("npm")
     root = tmp_path_factory.mktemp("typescript")
     folder = root / "examples" / "typescript"
     shutil.copytree(ROOT / "examples" / "typescript", folder, ignore=shutil.ignore_patterns(*OWN))
     (root / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "openapi.json", root / "docs")
-    done = run(folder, npm, "ci", "--no-audit", "--no-fund", "--fetch-retries", "1")
-    if any(word in done.stderr for word in ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "ECONNRESET")):
-        pytest.skip("the registry of npm cannot be reached")
-    assert done.returncode == 0, done.stderr
+    install(folder)
     return folder
 
 

@@ -233,6 +233,7 @@ def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
         teach(service.url, news(300))
         with ThreadPoolExecutor(1) as own:  # this thread has a running event loop: playwright's
             keys = {scope: own.submit(make_key, service, scope).result() for scope in ("admin", "classify", "learn")}
+            keys["labeller"] = own.submit(make_key, service, "classify", "learn").result()
             keys["limited"] = own.submit(make_key, service, "admin", models=["default"]).result()
         service.http.headers.update(bearer(keys["admin"]))
         yield service, {scope: key.secret for scope, key in keys.items()}

@@ -70,7 +70,8 @@ def test_how_far_probabilities_were_right_is_drawn_and_told(open_page: Open, sur
     said = http.get(f"{sure}/stats").json()["calibration"]
     part = page.get_by_role("region", name=HEADING)
     expect(part.locator("dd").first).to_have_text(
-        f"{said['newest']['error']:.3f} recently, {said['all']['error']:.3f} over all time"
+        f"{said['newest']['error']:.3f} over the newest {said['newest']['n']:,} labels, "
+        f"{said['all']['error']:.3f} over all time"
     )
     assert f"Probabilities of the newest {said['newest']['n']:,} labels" in canvas.get_attribute("aria-label")
     part.get_by_text("As a table").click()

@@ -68,3 +68,27 @@ def test_no_form_is_shown_for_what_a_scope_does_not_allow(
     ranked = page.get_by_role("region", name="Ranked labels")
     expect(ranked).to_contain_text("To see labels ranked takes a key with the scope classify")
     assert "/models/default/classify" not in asked
+
+
+def test_a_labeller_tries_corrects_and_lists_without_a_dead_end(
+    open_page: Open, locked: tuple[Served, dict[str, str]]
+) -> None:
+    """A key with the scopes classify and learn."""
+    service, secrets = locked
+    page = open_page("try", url=service.url, expected=(NO_ARTIFACTS,))
+    give(page, secrets["labeller"])
+    page.get_by_role("textbox", name="Text").fill("wheat zeppelin")
+    page.get_by_role("button", name="grain is right").click()
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+    page.get_by_role("link", name="Correct it under Events").click()
+    page.get_by_role("button", name="Correct wheat zeppelin").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Try it")
+    page.get_by_role("button", name="Remove grain").click()
+    page.get_by_label("Right labels").fill("airships")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned “airships”, not “grain”.")).to_be_visible()
+    for view in page.locator(".views a").filter(visible=True).all():
+        view.click()
+        expect(page.locator("#view .card:visible").first).to_be_visible()
+        expect(page.locator(".problem:visible")).to_have_count(0)

@@ -21,8 +21,10 @@ from abound.api.request_body import Headers
 MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 CHART = "chart.js"  # of Chart.js, as shipped by the package chartkick
+SCRIPTS = ("app.js", "theme.js")  # that the page names itself
 DIGEST_PLACEHOLDER = b"web/@/"  # in the page, for ``web/<digest>/``
 VERSION_PLACEHOLDER = b"@version"  # in the page, for the version of the product
+MODULES_PLACEHOLDER = b"@modules"  # in the page, for links that load all modules at once, not one after the other
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 CACHE_REVALIDATE = "no-cache"
 CACHE_NEVER = "no-store"
@@ -78,12 +80,15 @@ class StaticSite:
         folder = files("abound").joinpath("web")
         contents = {file.name: file.read_bytes() for file in folder.iterdir() if _kind(file.name) in MEDIA}
         shipped = files("chartkick").joinpath("django", "static", "chartkick", "Chart.bundle.js")
+        modules = [name for name in sorted(contents) if _kind(name) == "js" and name not in SCRIPTS]
         contents[CHART] = shipped.read_bytes()
         whole = hashlib.sha256()
         for name, content in sorted(contents.items()):
             whole.update(f"{name} {len(content)}\n".encode() + content)
         self.digest = whole.hexdigest()[:16]
         page = contents.pop("index.html").replace(DIGEST_PLACEHOLDER, f"web/{self.digest}/".encode())
+        links = "".join(f'<link rel="modulepreload" href="web/{self.digest}/{name}">' for name in modules)
+        page = page.replace(MODULES_PLACEHOLDER, links.encode())
         page = page.replace(VERSION_PLACEHOLDER, metadata.version("abound").encode())
         self._page = asset("index.html", page)
         self._assets = {name: asset(name, content) for name, content in contents.items()}

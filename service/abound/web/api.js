@@ -1,6 +1,7 @@
 // The service over HTTP: relative addresses, every request on its own, the key from this tab's session only.
 
 const KEY = "abound.key";
+const POLL_MS = 500;
 
 /** An error answer of the service. */
 export class Problem extends Error {
@@ -88,7 +89,12 @@ const send = (method, path, options) => received(fetch(new URL(path, document.ba
 /** Return a new random idempotency key. */
 export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
 
-/** Return an answer as JSON; throw Problem for an error. */
+/**
+ * Return an answer as JSON; throw Problem for an error.
+ * @param {string} method
+ * @param {string} path
+ * @param {{body?: unknown, signal?: AbortSignal, headers?: Record<string, string>}} options
+ */
 export async function ask(method, path, { body, signal, headers: more = {} } = {}) {
   const headers = headersFor(body === undefined ? more : { ...more, "Content-Type": "application/json" });
   const answer = await send(method, path, {
@@ -102,44 +108,20 @@ export async function ask(method, path, { body, signal, headers: more = {} } = {
 export const get = (path, options) => ask("GET", path, options);
 export const post = (path, body, options) => ask("POST", path, { ...options, body });
 
-/** Follow server-sent events until `ended`; reconnect when the connection is lost. */
-export async function follow(path, take, signal) {
-  while (!signal.aborted) {
-    for await (const event of eventsOf(path, signal)) {
-      take(JSON.parse(event.data));
-      if (event.event === "ended") return;
-    }
-    await new Promise((resolve) => setTimeout(resolve, 1000));
-  }
-}
+const ENDED = ["succeeded", "failed", "cancelled"];
+export const isOver = (job) => ENDED.includes(job.state);
 
-/** Yield the events of one connection; return when it is lost. */
-async function* eventsOf(path, signal) {
-  try {
-    const answer = await send("GET", path, { headers: headersFor({ Accept: "text/event-stream" }), signal });
-    if (!answer.ok) throw problemOf(answer.status, await received(answer.text()));
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "";
-    for (;;) {
-      const { done, value } = await received(reader.read());
-      if (done) return;
-      const blocks = (rest + value).replaceAll("\r\n", "\n").split("\n\n");
-      rest = blocks.pop();
-      yield* blocks.map(parsed).filter((event) => event.data);
-    }
-  } catch (error) {
-    if (!error.isPassing) throw error;
+/** Submit a job, wait until it has ended, and return it; `told` gets it as it proceeds. */
+export async function done(asked, signal, told = (_job) => {}) {
+  const { id } = await post("jobs", asked, { signal });
+  for (;;) {
+    const job = await get(`jobs/${part(id)}`, { signal }).catch((error) => {
+      if (!error.isPassing) throw error;
+    });
+    if (job && isOver(job)) return job;
+    if (job) told(job);
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
-}
-
-function parsed(block) {
-  const event = { event: "message", data: "" };
-  for (const line of block.split("\n")) {
-    const [, name, value] = /^([a-z]+): ?(.*)$/.exec(line) || [];
-    if (name === "data") event.data += value;
-    else if (name === "event") event.event = value;
-  }
-  return event;
 }
 
 /** Save an answer as a file. A plain link would not send the key. */

@@ -32,7 +32,8 @@ const AGAIN_SECONDS = 1;
 const LAST = "abound.model"; // the model that was shown last
 const KEYLESS = ["This service asks for a key.", "Give one with the button Key above."];
 const view = document.getElementById("view");
-const chooser = document.getElementById("model");
+const chooser = /** @type {HTMLSelectElement} */ (document.getElementById("model"));
+const links = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(".views a")]);
 let shown = new AbortController();
 let models = [];
 let asksForKeys = null; // unknown yet
@@ -65,6 +66,15 @@ export function problem(error) {
   if (told) lines.push(h("p", { class: "hint" }, told));
   return h("div", { class: "problem", role: "alert", "data-said": `${error.title} ${error.message}` }, lines);
 }
+
+/** `attempt(element, work)`: do something; show the problem in the element if it fails while the view is shown. */
+const attempt = (signal) => async (element, work) => {
+  try {
+    await work();
+  } catch (error) {
+    if (!signal.aborted) refill(element, problem(error));
+  }
+};
 
 /** Show the view that the address names. */
 async function show() {
@@ -121,10 +131,10 @@ async function draw(signal) {
   document.title = `${title} · ${model} · Abound`;
   localStorage.setItem(LAST, model);
   const closed = { ask: lacks("admin", ""), datasets: refused, keys: refused }; // such views only say no
-  for (const link of document.querySelectorAll(".views a")) link.hidden = Boolean(closed[viewOf(link)]) && viewOf(link) !== name;
+  for (const link of links) link.hidden = Boolean(closed[viewOf(link)]) && viewOf(link) !== name;
   const root = h("div", { class: `view ${name}` });
   fill(view, root);
-  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), text: place().text, signal, problem, refused, lacks, every: every(signal), again: show });
+  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), text: place().text, signal, problem, attempt: attempt(signal), refused, lacks, every: every(signal), again: show });
 }
 
 /** Show the view again after some seconds, unless another one is opened before. */
@@ -167,7 +177,7 @@ function choose() {
 const viewOf = (link) => link.getAttribute("href").slice(1).split("/")[0];
 
 function mark(name, model) {
-  for (const link of document.querySelectorAll(".views a")) {
+  for (const link of links) {
     const own = viewOf(link);
     link.setAttribute("href", `#${own}/${part(model)}`);
     if (own === name) {

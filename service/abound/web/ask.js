@@ -103,7 +103,7 @@ export function show(root, context) {
     }
     if (event.altKey || event.target.matches("input, textarea, select, a")) return;
     const [, digit] = /^Digit([1-9])$/.exec(event.code) ?? /^([1-9])$/.exec(event.key) ?? [];
-    const one = queue[0].labels[digit - 1];
+    const one = queue[0].labels[Number(digit) - 1];
     if (one) (event.shiftKey ? lesson.reject : lesson.toggle)(one.label);
     else if (event.key === "Enter" && !event.target.matches("button")) lesson.teach();
     else if (event.key.toLowerCase() === "s") skip();

@@ -33,7 +33,11 @@ function colours() {
 
 const isAlone = (points, at) => [points[at - 1], points[at + 1]].every((beside) => (beside?.[1] ?? null) === null);
 
-class Figure {
+/**
+ * A line chart; `options`: title, caption, x, y ({title, format, said, zero, most}), and apart: the series have different x
+ * values. `dots` of a series: the size of each of its points.
+ */
+export class LineChart {
   constructor(options) {
     this.options = options;
     this.canvas = h("canvas", { role: "img" });
@@ -42,7 +46,7 @@ class Figure {
     this.element = h(
       "figure",
       {},
-      h("div", { class: `plot ${options.low ? "low" : ""}` }, this.canvas),
+      h("div", { class: "plot" }, this.canvas),
       this.caption,
       h("details", {}, h("summary", {}, "As a table"), this.table),
     );
@@ -94,22 +98,17 @@ class Figure {
     const { x, y } = this.options;
     const axis = (about) => ({
       type: "linear",
-      title: { display: Boolean(about.title), text: about.title, color: ink.soft },
+      title: { display: true, text: about.title, color: ink.soft },
       ticks: {
         color: ink.soft,
-        maxTicksLimit: about.ticks || 7,
-        ...(about.format ? { callback: (value) => about.format(value) } : {}),
-        ...(about.whole ? { precision: 0 } : {}),
+        maxTicksLimit: 7,
+        callback: (value) => about.format(value),
       },
       grid: { color: ink.line },
       border: { display: false },
       beginAtZero: about.zero,
-      suggestedMax: about.max,
-      suggestedMin: about.lately,
-      min: about.least,
       max: about.most,
     });
-    const said = y.format;
     const plugins = {
       legend: {
         display: this.shown.series.length > 1,
@@ -118,8 +117,8 @@ class Figure {
       },
       tooltip: {
         callbacks: {
-          title: (items) => (x.said || String)(items[0].parsed.x),
-          label: (item) => `${item.dataset.label}: ${said ? said(item.parsed.y) : item.formattedValue}`,
+          title: (items) => x.said(items[0].parsed.x),
+          label: (item) => `${item.dataset.label}: ${y.format(item.parsed.y)}`,
         },
       },
     };
@@ -139,12 +138,6 @@ class Figure {
     charts.delete(this);
   }
 }
-
-/**
- * A line chart; `options`: title, caption, x, y ({title, format, zero, max}), and apart: the series have different x
- * values. `dots` of a series: the size of each of its points.
- */
-export const lines = (options) => new Figure(options);
 
 document.addEventListener("theme", () => {
   for (const figure of charts) {

@@ -10,10 +10,10 @@ const plain = (value) => (typeof value === "string" ? value : JSON.stringify(val
 
 const shortened = (text) => (text.length > CUT ? `${text.slice(0, CUT)}…` : text);
 
-export function show(root, { model, signal, problem, refused }) {
+export function show(root, { model, signal, problem, attempt, refused }) {
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }), rows: h("div", { class: "stack" }) };
   fill(root, card("Data sets", parts.said, parts.list));
-  if (refused) fill(parts.list, problem(refused));
+  if (refused) fill(parts.list, h("p", { class: "note" }, `${refused.message}.`));
   else list();
 
   async function list() {
@@ -55,7 +55,7 @@ export function show(root, { model, signal, problem, refused }) {
   }
 
   async function preview(which) {
-    try {
+    await attempt(parts.rows, async () => {
       const { rows } = await get(`datasets/${part(which)}/rows`, { signal });
       fill(
         parts.rows,
@@ -66,19 +66,15 @@ export function show(root, { model, signal, problem, refused }) {
         ])),
       );
       announce(`${counted(rows.length, "row")} of ${which}.`);
-    } catch (error) {
-      if (!signal.aborted) fill(parts.rows, problem(error));
-    }
+    });
   }
 
   async function remove(which) {
     if (!(await confirmed(`Delete ${which}?`, "Jobs that read it fail. Versions that were fitted on it stay.", "Delete it"))) return;
-    try {
+    await attempt(parts.said, async () => {
       await ask("DELETE", `datasets/${part(which)}`, { signal });
       announce(`The data set ${which} is deleted.`);
       await list();
-    } catch (error) {
-      fill(parts.said, problem(error));
-    }
+    });
   }
 }

@@ -24,7 +24,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   fill(root, card(
     "What the model was taught",
     isClosed ? null : choice,
-    isClosed ? h("p", { class: "note" }, "What this tab has taught. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
+    isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
     parts.said,
     parts.list,
   ));
@@ -39,12 +39,13 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
       if (doubts) {
         found = (await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal })).events;
       } else if (!isClosed) {
-        const query = { limit: PAGE, ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
+        const query = { limit: String(PAGE), ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
         found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
       }
+      const next = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];
+      await findNames(model, next.flatMap((one) => [...one.labels, ...one.rejected, ...(asked ? [one.label, one.first] : [])]), signal);
       if (asked !== doubts) return;
-      shown = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];
-      await findNames(model, shown.flatMap((one) => [...one.labels, ...one.rejected, ...(doubts ? [one.label, one.first] : [])]), signal);
+      shown = next;
       draw(found.length === PAGE && !doubts);
     } catch (error) {
       if (!signal.aborted) fill(parts.list, problem(error));

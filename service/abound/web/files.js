@@ -90,7 +90,7 @@ export function show(root, { model, signal, problem, lacks, refused }) {
       ...(texts.length ? { text: texts.length > 1 ? Object.fromEntries(texts.map((column) => [column, record[column]])) : record[texts[0]] } : {}),
       ...(features.length ? { features: Object.assign({}, ...features) } : {}),
       ...(vector && record[vector] ? { vector: record[vector] } : {}),
-      ...(act.value === "learn" ? { labels: labelsOf(record) } : act.value === "classify" ? { k: SUGGESTED, names: true } : { k: SUGGESTED }),
+      ...(act.value === "learn" ? { labels: labelsOf(record) } : act.value === "classify" ? { k: SUGGESTED, names: true } : { k: SUGGESTED, decide: false }),
     };
   }
 
@@ -149,7 +149,7 @@ export function show(root, { model, signal, problem, lacks, refused }) {
 
   function finish(kind, title, answers, errors) {
     const done = records.length - errors.length;
-    const said = { learn: `${counted(done, "event")} learned.`, classify: `${counted(done, "record")} classified.`, register: `${counted(done, "label")} registered.`, evaluate: accuracy(answers), dataset: `“${name.value}” is there.` }[kind];
+    const said = { learn: `${counted(done, "event")} learned.`, classify: `${counted(done, "record")} classified${decisions(answers)}.`, register: `${counted(done, "label")} registered.`, evaluate: accuracy(answers), dataset: `“${name.value}” is there.` }[kind];
     fill(
       parts.said,
       h("p", { class: "better" }, said),
@@ -167,13 +167,17 @@ export function show(root, { model, signal, problem, lacks, refused }) {
     return `R@1 ${share(1)}, R@5 ${share(SUGGESTED)} of ${counted(asked.length, "record with a label", "records with a label")}. The model has not learned them from this page now; if it learned them before, the figures are too high.`;
   }
 
+  /** How many records were answered, deferred, and none, if the model decides. */
+  const decisions = (answers) => Object.entries({ answer: "answered", defer: "for a person", none: "none of the labels" }).map(([name, said]) => [answers.filter((one) => one.decision === name).length, said]).filter(([n]) => n).map(([n, said], at) => `${at ? "," : ":"} ${count(n)} ${said}`).join("");
+
   /** The records with their best labels, as CSV. */
   function answersTable(answers) {
     const cell = (value) => `"${String(typeof value === "object" ? JSON.stringify(value) : (value ?? "")).replaceAll('"', '""')}"`;
     const columns = Object.keys(roles);
+    const decided = answers.some((one) => one.decision) ? ["decision"] : [];
     const head = Array.from({ length: SUGGESTED }, (_, at) => [`label ${at + 1}`, `name ${at + 1}`, `score ${at + 1}`, `probability ${at + 1}`]).flat();
-    const rows = answers.map(({ labels = [] }, at) => [...columns.map((column) => records[at][column]), ...labels.flatMap((one) => [one.label, one.name, one.score, one.probability])]);
-    return [[...columns, ...head], ...rows].map((row) => row.map(cell).join(",")).join("\r\n");
+    const rows = answers.map(({ labels = [], decision }, at) => [...columns.map((column) => records[at][column]), ...decided.map(() => decision), ...labels.flatMap((one) => [one.label, one.name, one.score, one.probability])]);
+    return [[...columns, ...decided, ...head], ...rows].map((row) => row.map(cell).join(",")).join("\r\n");
   }
 }
 

@@ -7,11 +7,11 @@ const KEPT = "abound.draft";
 const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1; what no number is written like (00100) is a word. On several lines of one name all values are words, true and numbers too. Or a JSON object.";
 
 const draft = { kind: "text", text: "", features: "", vector: "", ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") };
-const marks = new Map(); // by model: labels that are marked, rejected ones, and the labels of the event that is corrected
+const marks = new Map(); // by model: labels that are marked, rejected ones, the labels of the event that is corrected, and so on
 
-/** Return what is marked for the draft in a model: `{chosen, rejected, corrects}`. */
+/** Return what is marked for the draft in a model; `applied`: the labels that the model marked, `none`: no label fits. */
 export function marksOf(model) {
-  if (!marks.has(model)) marks.set(model, { chosen: new Map(), rejected: new Set(), corrects: null });
+  if (!marks.has(model)) marks.set(model, { chosen: new Map(), rejected: new Set(), corrects: null, applied: null, none: false });
   return marks.get(model);
 }
 
@@ -19,7 +19,7 @@ export function marksOf(model) {
 export function correct(model, { text, features, labels }) {
   Object.assign(draft, text ? { kind: "text", text } : { kind: "features", features: JSON.stringify(features, null, 1) });
   keep();
-  marks.set(model, { chosen: new Map(labels.map((label) => [label, false])), rejected: new Set(), corrects: labels });
+  marks.set(model, { chosen: new Map(labels.map((label) => [label, false])), rejected: new Set(), corrects: labels, applied: null, none: false });
 }
 
 function keep() {

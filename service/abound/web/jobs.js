@@ -1,20 +1,17 @@
 // Jobs: submit one by a form, follow it while it runs, cancel it.
 
 import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill, term } from "./dom.js";
-import { ask, follow, get, newKey, part, post } from "./api.js";
+import { ask, done, get, isOver, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
 import { counted, duration, percent, when } from "./format.js";
 
-const REFRESH_MS = 5000;
+const REFRESH_MS = 2000;
 const MOST_SHOWN = 20;
-/** Browsers open at most six connections to a host, and other parts of the page need some. */
-const MOST_FOLLOWED = 2;
-const ENDED = ["succeeded", "failed", "cancelled"];
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 /** What each job does to the live index, for the confirmation; other methods get a general question. */
 const DOES = {
   forget: "The events are taken out of the index, the log, history and the snapshots, and versions that were fitted on them are deleted. Nothing brings them back.",
-  restore: "What came after this offset is not learned any more. The job undo brings it back.",
+  restore: "Events after this offset are no longer learned. The job undo brings them back.",
   refit: "All of history is learned again, and the result replaces the live index.",
   undo: "The model is again as it was before its last replacement, with all that it has learned since.",
 };
@@ -23,9 +20,8 @@ const DOES = {
 export function jobs({ model, signal, problem, refused, every, ended }) {
   const list = h("div", { class: "stack" });
   const shown = new Map();
-  let followed = 0;
 
-  if (refused) fill(list, problem(refused));
+  if (refused) fill(list, h("p", { class: "note" }, `${refused.message}.`));
   else every(REFRESH_MS, look);
 
   async function look() {
@@ -58,31 +54,17 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
     const entry = shown.get(job.id);
     if (!entry) return;
     const said = JSON.stringify({ ...job, heartbeat: 0 });
-    if (said !== entry.said) {
-      entry.said = said;
-      paint(entry, job);
+    if (said === entry.said) return;
+    if (entry.isRunning && isOver(job)) {
+      announce(`The job ${job.method} has ${job.state}.`);
+      ended(job);
     }
-    if (!ENDED.includes(job.state) && !entry.isFollowed && followed < MOST_FOLLOWED) watch(entry, job);
-  }
-
-  async function watch(entry, job) {
-    entry.isFollowed = true;
-    followed += 1;
-    try {
-      await follow(`jobs/${part(job.id)}/events`, take, signal);
-      const now = await get(`jobs/${part(job.id)}`, { signal });
-      take(now);
-      announce(`The job ${now.method} has ${now.state}.`);
-      ended(now);
-    } catch (error) {
-      if (!signal.aborted && error.name !== "AbortError") entry.isFollowed = false;
-    } finally {
-      followed -= 1;
-    }
+    Object.assign(entry, { said, isRunning: !isOver(job) });
+    paint(entry, job);
   }
 
   function paint(entry, job) {
-    const isOver = ENDED.includes(job.state);
+    const isEnded = isOver(job);
     const took = job.started && job.ended ? `, took ${duration(job.ended - job.started)}` : "";
     const progress = h("progress", { max: "1", "aria-label": `Progress of ${job.method}` });
     if (job.state === "running") progress.value = job.progress;
@@ -96,16 +78,16 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
       h(
         "div",
         { class: "row apart" },
-        h("h3", {}, job.method, " ", h("span", { class: `tag ${job.state === "failed" ? "bad" : isOver ? "" : "on"}` }, job.cancelling && !isOver ? "stopping" : job.state)),
+        h("h3", {}, job.method, " ", h("span", { class: `tag ${job.state === "failed" ? "bad" : isEnded ? "" : "on"}` }, job.cancelling && !isEnded ? "stopping" : job.state)),
         h("span", { class: "hint" }, `${when(job.created)}${took}`),
       ),
-      isOver ? null : progress,
-      isOver ? null : h("p", { class: "hint" }, `${job.stage || (job.state === "queued" ? "waits for a worker" : "begins")} · ${percent(job.progress)}`),
+      isEnded ? null : progress,
+      isEnded ? null : h("p", { class: "hint" }, `${job.stage || (job.state === "queued" ? "waits for a worker" : "begins")} · ${percent(job.progress)}`),
       job.error ? h("p", { class: job.state === "failed" ? "worse break" : "hint break" }, job.error) : null,
       measures.length ? h("p", {}, measures, h("span", { class: "hint" }, " on what it had not seen")) : null,
       job.version ? h("p", { class: "hint" }, "Version ", h("code", {}, job.version)) : null,
       h("p", { class: "hint break" }, "from ", breakable(job.data), Object.keys(job.params).length ? " · " : "", h("code", {}, breakable(paramsOf(job.params)))),
-      isOver ? null : entry.acts,
+      isEnded ? null : entry.acts,
     );
   }
 
@@ -130,7 +112,7 @@ const paramsOf = (given) =>
     .join(" ");
 
 /** The form for a new job; `started` is called when a job is accepted. */
-export function newJob({ model, text: wanted, signal, problem, refused, started }) {
+export function newJob({ model, text: wanted, signal, problem, attempt, refused, started }) {
   const method = h("select", { required: true });
   const data = h("select", {}, h("option", { value: "history" }, "history: what this model learned"));
   const activate = h("select", {}, h("option", { value: "never" }, "only when I activate it"), h("option", { value: "if_better" }, "when it proves better on live traffic"));
@@ -220,9 +202,7 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
   /** Return a sentence with the number of events that a forget would remove, counted by a dry run. */
   async function affected(given) {
     fill(parts.said, h("p", { class: "note" }, "Counting the events…"));
-    const { id } = await post("jobs", { model, method: "forget", params: { ...given, dry_run: true } }, { signal });
-    await follow(`jobs/${part(id)}/events`, () => {}, signal);
-    const job = await get(`jobs/${part(id)}`, { signal });
+    const job = await done({ model, method: "forget", params: { ...given, dry_run: true } }, signal);
     fill(parts.said);
     if (job.state !== "succeeded") return `The events could not be counted: ${job.error ?? job.state}.`;
     const { instances } = job.outcome.forgotten;
@@ -244,7 +224,7 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
     if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
     let pressed = performance.now();
     hold(true);
-    try {
+    await attempt(parts.said, async () => {
       const isWanted = isFit || (await isMeant(method.value, params));
       pressed = performance.now(); // in the dialog
       if (!isWanted) return;
@@ -254,12 +234,9 @@ export function newJob({ model, text: wanted, signal, problem, refused, started 
       unsure = null;
       fill(parts.said, h("p", { class: "better" }, `Submitted: ${job.method}. It is in the list of jobs below.`));
       started(job);
-    } catch (error) {
-      if (!signal.aborted) fill(parts.said, problem(error));
-    } finally {
-      await pastDoubleClick(pressed);
-      hold(false);
-    }
+    });
+    await pastDoubleClick(pressed);
+    hold(false);
   }
 
   return element;

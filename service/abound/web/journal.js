@@ -1,6 +1,6 @@
 // What this tab has taught, and how it is undone.
 
-import { follow, get, part, post } from "./api.js";
+import { done } from "./api.js";
 
 const KEPT = "abound.taught";
 const MOST = 200;
@@ -29,9 +29,8 @@ export const recorded = (incarnation) => new Map(read().filter((one) => one.inca
 
 /** Forget the events that `selects`: `{key}`, or `{since, until}`. Returns a sentence if that failed, else null. */
 export async function undo(model, selects, { signal, told }) {
-  const { id } = await post("jobs", { model, method: "forget", params: { ...selects, reason: "undone on the page" } }, { signal });
-  await follow(`jobs/${part(id)}/events`, (job) => told(`${job.stage || "waiting for a worker"}: ${Math.round(100 * job.progress)} %`), signal);
-  const job = await get(`jobs/${part(id)}`, { signal });
+  const asked = { model, method: "forget", params: { ...selects, reason: "undone on the page" } };
+  const job = await done(asked, signal, ({ stage, progress }) => told(`${stage || "waiting for a worker"}: ${Math.round(100 * progress)} %`));
   if (job.state !== "succeeded") return job.error ?? job.state;
   write(read().filter((one) => one.key !== selects.key));
   return null;

@@ -8,10 +8,10 @@ const SCOPES = [["classify", "rank labels"], ["learn", "teach"], ["admin", "ever
 const ACTS = 50;
 const DAY = 86_400;
 
-export function show(root, { signal, problem, refused }) {
+export function show(root, { signal, attempt, refused }) {
   const parts = { keys: h("div", { class: "stack" }), made: h("div", { class: "stack", role: "status" }), acts: h("div", { class: "stack" }) };
   if (refused) {
-    fill(root, card("Keys", problem(refused)));
+    fill(root, card("Keys", h("p", { class: "note" }, `${refused.message}.`)));
     return;
   }
   let acts = [];
@@ -24,7 +24,7 @@ export function show(root, { signal, problem, refused }) {
   more();
 
   async function list() {
-    try {
+    await attempt(parts.keys, async () => {
       const { keys } = await get("keys", { signal });
       creating.hidden = keys.length === 0;
       if (keys.length === 0) {
@@ -50,9 +50,7 @@ export function show(root, { signal, problem, refused }) {
             : null,
         ]),
       ));
-    } catch (error) {
-      if (!signal.aborted) fill(parts.keys, problem(error));
-    }
+    });
   }
 
   function newKeyCard() {
@@ -89,7 +87,7 @@ export function show(root, { signal, problem, refused }) {
 
   /** Show a new secret; the service returns it only once. */
   async function make(work) {
-    try {
+    await attempt(parts.made, async () => {
       const made = await work();
       const secret = h("input", { type: "text", readonly: true, class: "mono", value: made.key });
       fill(
@@ -101,9 +99,7 @@ export function show(root, { signal, problem, refused }) {
       secret.focus();
       secret.select();
       await list();
-    } catch (error) {
-      if (!signal.aborted) fill(parts.made, problem(error));
-    }
+    });
   }
 
   async function rotate(one) {
@@ -114,19 +110,17 @@ export function show(root, { signal, problem, refused }) {
   async function revoke(one) {
     const name = one.description || one.id;
     if (!(await confirmed(`Revoke ${name}?`, "Replicas refuse it within about a second. This cannot be undone.", "Revoke it"))) return;
-    try {
+    await attempt(parts.made, async () => {
       await ask("DELETE", `keys/${part(one.id)}`, { signal });
       fill(parts.made, h("p", { class: "better" }, `${name} is revoked.`));
       await list();
-    } catch (error) {
-      fill(parts.made, problem(error));
-    }
+    });
   }
 
   async function more() {
     if (isReading) return;
     isReading = true;
-    try {
+    await attempt(parts.acts, async () => {
       const before = acts.length ? `&before=${part(acts.at(-1).id)}` : "";
       const found = (await get(`audit?limit=${ACTS}${before}`, { signal })).acts;
       acts = [...acts, ...found];
@@ -147,10 +141,7 @@ export function show(root, { signal, problem, refused }) {
           : empty("Nothing was done yet.", "Changes of keys, models and versions appear here."),
         found.length === ACTS ? h("button", { type: "button", onclick: more }, "Show more") : null,
       );
-    } catch (error) {
-      if (!signal.aborted) fill(parts.acts, problem(error));
-    } finally {
-      isReading = false;
-    }
+    });
+    isReading = false;
   }
 }

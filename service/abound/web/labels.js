@@ -12,7 +12,7 @@ const MOST_BARS = 20;
 const SORTS = { first: "First seen", count: "Most learned", name: "Name", "R@1": "Lowest R@1" };
 const REVERSE = { rename: ({ from, to }) => ({ kind: "rename", from: to, to: from }), retire: ({ from }) => ({ kind: "revive", from }), revive: ({ from }) => ({ kind: "retire", from }) };
 
-export function show(root, { model, about, text: wanted, signal, problem, lacks }) {
+export function show(root, { model, about, text: wanted, signal, problem, attempt, lacks }) {
   const search = h("input", { type: "search", maxlength: "512", autocomplete: "off", spellcheck: "false" });
   const sort = h("select", {}, Object.entries(SORTS).map(([value, said]) => h("option", { value }, said)));
   const parts = { found: h("div", { class: "stack" }), about: h("div", { class: "stack" }), said: h("div", { role: "status" }), changes: h("div", { class: "stack" }) };
@@ -103,15 +103,14 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks 
   function explain(found) {
     const { label, details, aliases, retired, recent, n_recent: n, confused_with: confused } = found;
     const { name, description, parent, metadata } = details;
-    const facts = Object.entries({
+    const facts = [...Object.entries({
       label: name ? legible(label) : null,
       description,
       parent: parent && link(parent),
       "old names": aliases.map(legible).join(", "),
       "R@1": recent === null ? null : `${percent(recent)} of its newest ${counted(n, "time")}`,
       "confused with": Object.entries(confused).map(([other, times], at) => [at ? ", " : null, link(other), ` ${count(times)}×`]),
-    }).filter(([, value]) => value && value.length !== 0);
-    facts.push(...Object.entries(metadata ?? {}).map(([key, value]) => [legible(key), linked(typeof value === "string" ? value : JSON.stringify(value))]));
+    }).filter(([, value]) => value && value.length !== 0), ...Object.entries(metadata ?? {}).map(([key, value]) => [legible(key), linked(typeof value === "string" ? value : JSON.stringify(value))])];
     const said = spoken(model, label);
     announce(`${said}: learned ${counted(found.learned, "time")}, ${counted(found.total, "feature")}.`);
     fill(
@@ -149,7 +148,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks 
       "div",
       { class: "stack" },
       form("rename", "Rename", to, "New label", (name) => `It becomes “${name}”. The old one stays as another name of it, and what was learned stays.`),
-      form("merge", "Merge", into, "Merge into", (name) => `What was learned for it (${counted(learned, "time")}) is added to “${name}”, and its name becomes another name of that. This cannot be undone in one step.`),
+      form("merge", "Merge", into, "Merge into", (name) => `Everything learned for it (${counted(learned, "time")}) is added to “${name}”, and its name becomes another name of that. This cannot be undone in one step.`),
       h("div", { class: "row" }, h("button", { type: "button", class: retired ? null : "danger", onclick: () => change({ kind: alone[0], from: label }, alone[1], alone[2]) }, alone[1]), h("span", { class: "hint" }, alone[2])),
     ));
   }
@@ -162,17 +161,15 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks 
 
   /** Make a change, and show the labels after it. */
   async function changed(work, label, said) {
-    try {
+    await attempt(parts.said, async () => {
       await work();
       fill(parts.said, h("p", { class: "better break" }, said));
       await Promise.all([find(), listChanges(), choose(label)]);
-    } catch (error) {
-      if (!signal.aborted) fill(parts.said, problem(error));
-    }
+    });
   }
 
   async function listChanges() {
-    try {
+    await attempt(parts.changes, async () => {
       const { changes } = await get(`${modelPath(model)}/labels/changes`, { signal });
       fill(parts.changes, changes.length === 0 ? h("p", { class: "note" }, "No label was renamed, merged, retired or split yet.") : table(
         "Changes of labels, newest first",
@@ -185,9 +182,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks 
           REVERSE[one.kind] && !lacking.admin ? h("button", { type: "button", class: "small last", "aria-label": `Undo ${one.kind} ${legible(one.from)}`, onclick: () => change(REVERSE[one.kind](one), "Undo", `${one.undo}.`) }, "Undo") : null,
         ]),
       ));
-    } catch (error) {
-      if (!signal.aborted) fill(parts.changes, problem(error));
-    }
+    });
   }
 }
 

@@ -14,18 +14,17 @@ const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}";
 const REFRESH_MS = 5000;
 
 /** A choice between the update rules: `element`, and `value()`, null while none is chosen. `chosen` is called with a rule. */
-export function ruleChoice(initial, chosen = () => {}) {
+export function ruleChoice(initial, chosen = (_rule) => {}) {
   const name = newId("rule");
   const element = h("fieldset", { class: "all rules" }, h("legend", {}, "Update rule"), Object.entries(RULES).map(([rule, [title, why]]) =>
     h("label", { class: "rule" }, h("input", { type: "radio", name, value: rule, required: true, checked: rule === initial, onchange: () => chosen(rule) }), h("span", {}, h("strong", {}, title), " (", h("code", {}, rule), `): ${why}${rule === initial ? "; current" : ""}`))));
   return { element, value: () => element.querySelector(":checked")?.value ?? null };
 }
 
-export function show(root, { model, about, signal, problem, refused, lacks, every, again }) {
+export function show(root, { model, about, signal, problem, attempt, refused, lacks, every, again }) {
   const lacking = refused ? refused.message : lacks("admin", "To change models");
   const parts = { list: h("div", { class: "stack" }), said: h("div", { role: "status" }), create: h("div", { class: "stack" }), configure: h("div", { class: "stack" }), snapshots: h("div", { class: "stack" }) };
   const saying = (text) => fill(parts.said, h("p", { class: "better" }, text));
-  const failing = (error) => signal.aborted || fill(parts.said, problem(error));
   fill(
     root,
     card("All models", parts.list, parts.said),
@@ -88,14 +87,12 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
   }
 
   async function forms() {
-    try {
+    await attempt(parts.create, async () => {
       const document = await get("openapi.json", { signal });
       const { schema } = document.paths["/models/{model}"].put.requestBody.content["application/json"];
       drawForm(parts.create, schema, {}, "Create", h("input", { type: "text", required: true, pattern: NAME, maxlength: "64", autocomplete: "off" }));
       drawForm(parts.configure, schema, about.config, "Save");
-    } catch (error) {
-      if (!signal.aborted) fill(parts.create, problem(error));
-    }
+    });
   }
 
   function drawForm(place, schema, initial, verb, name = null) {
@@ -115,15 +112,13 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
         fill(said, h("p", { class: "worry" }, error.message));
         return;
       }
-      try {
+      await attempt(said, async () => {
         await put(name?.value ?? model, config, name !== null);
-      } catch (error) {
-        if (!signal.aborted) fill(said, problem(error));
-      }
+      });
     };
     fill(
       place,
-      h("p", { class: "note" }, name ? "Choose the update rule and how text is read now: they are fixed once the model has learned." : about.learned ? "What is grey is fixed, since the model has learned. The job refit can change the update rule." : "The update rule and how text is read are fixed once the model has learned."),
+      h("p", { class: "note" }, name ? "Choose the update rule and how text is read now: they are fixed once the model has learned." : about.learned ? "Grey fields are fixed, since the model has learned. The job refit can change the update rule." : "The update rule and how text is read are fixed once the model has learned."),
       h(
         "form",
         { class: "stack", onsubmit: submit },
@@ -160,14 +155,11 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
         async onsubmit(event) {
           event.preventDefault();
           progress.hidden = false;
-          try {
+          await attempt(parts.said, async () => {
             await upload(`${modelPath(name.value)}/import`, file.files[0], (share) => { progress.value = share; }, signal);
             location.hash = `overview/${part(name.value)}`;
-          } catch (error) {
-            failing(error);
-          } finally {
-            progress.hidden = true;
-          }
+          });
+          progress.hidden = true;
         },
       },
       field("File", file, "A file that Export made, here or in another service."),
@@ -178,36 +170,30 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
   }
 
   async function save(one) {
-    try {
+    await attempt(parts.said, async () => {
       await download(`${modelPath(one.name)}/export`, `${one.name}.abound`, signal);
       saying(`${one.name} is exported.`);
-    } catch (error) {
-      failing(error);
-    }
+    });
   }
 
   async function remove(one) {
     if (!(await confirmed(`Delete the model ${one.name}?`, `The ${counted(one.learned, "event")} that it learned, its snapshots and its versions are deleted.`, "Delete it"))) return;
     listing.abort();
-    try {
+    await attempt(parts.said, async () => {
       await ask("DELETE", modelPath(one.name), { signal });
       announce(`The model ${one.name} is deleted.`);
       if (one.name === model && location.hash !== "#models") location.hash = "models";
       else again();
-    } catch (error) {
-      listing = new AbortController();
-      failing(error);
-    }
+    });
+    listing = new AbortController();
   }
 
   async function snapshot() {
-    try {
+    await attempt(parts.said, async () => {
       await post(`${modelPath(model)}/snapshots`, undefined, { signal });
       saying("The snapshot is there.");
       await list();
-    } catch (error) {
-      failing(error);
-    }
+    });
   }
 
   async function restore(one) {
@@ -222,12 +208,10 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
 
   /** Start a job that replaces the model, and show the jobs. */
   async function replace(method, params) {
-    try {
+    await attempt(parts.said, async () => {
       const body = { model, method, params };
       await post("jobs", body, { signal, headers: { "Idempotency-Key": newKey() } });
       location.hash = `versions/${part(model)}`;
-    } catch (error) {
-      failing(error);
-    }
+    });
   }
 }

@@ -2,15 +2,16 @@
 
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
-import { isEnough, LEAST_EVENTS, lines } from "./charts.js";
+import { isEnough, LEAST_EVENTS, LineChart } from "./charts.js";
+import { decisionCard } from "./decisions.js";
 import { bytes, compact, count, counted, duration, percent, rate } from "./format.js";
 import { ruleChoice } from "./models.js";
 import { QUESTION, sample } from "./sample.js";
 import { taught } from "./journal.js";
 
 const REFRESH_MS = 2000;
-/** Number of answers kept to calculate the rate of requests. */
-const REQUESTS_KEPT = 16;
+/** Number of answers kept to calculate rates. */
+const ANSWERS_KEPT = 16;
 const MOST_POINTS = 48;
 const SAMPLE = "sample";
 const MANY_EVENTS = 1000; // after which a comparison of rules means something
@@ -20,7 +21,8 @@ const GROUPS = [
   ["tail", "fewer than 10 times"],
 ];
 
-export function show(root, { model, about, signal, problem, every, lacks }) {
+export function show(root, context) {
+  const { model, about, signal, problem, attempt, every, lacks } = context;
   const parts = {
     start: h("div", { class: "stack" }),
     tiles: h("dl", { class: "tiles" }),
@@ -35,13 +37,13 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     size: h("div", { class: "stack" }),
   };
   const charts = {
-    trace: lines({
+    trace: new LineChart({
       title: "R@1 over time",
       caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. “All events” counts an event once, by its best label; the other lines count every label of an event, so they can all lie below it.",
       x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
       y: { title: "R@1, % of the events", format: percents, zero: true, most: 1 },
     }),
-    reliability: lines({
+    reliability: new LineChart({
       title: "Share that was right, by probability",
       caption: `Of labels with a probability of 70 %, 7 in 10 should be right. Closer to the dotted line is better. Each probability was estimated before its outcome was known; the larger a point, the more labels. Points of fewer than ${LEAST_EVENTS} labels are left out.`,
       apart: true,
@@ -49,7 +51,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       y: { title: "% actually right", format: percents, zero: true, most: 1 },
     }),
   };
-  let former = null;
+  const decided = decisionCard(context);
   const reliable = card("Are the probabilities right?", parts.reliability);
   reliable.hidden = true;
   const reranked = card("What re-ranking has learned", parts.reranking);
@@ -63,6 +65,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     parts.rule,
     parts.tiles,
     card("How well it ranks, over time", parts.trace),
+    decided.element,
     reliable,
     reranked,
     h(
@@ -75,7 +78,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   start.hidden = rest.hidden = true;
   fill(root, parts.trouble, start, rest);
   drawStart();
-  const requests = []; // the newest counts of /classify, all of the same replicas
+  const answers = []; // the newest counts, all of the same replicas and the same model
 
   every(REFRESH_MS, async () => {
     try {
@@ -84,8 +87,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
         get(modelPath(model), { signal }),
       ]);
       parts.trouble.hidden = true;
-      measure(stats, about.incarnation);
-      countRequests(stats);
+      keep(stats, about.incarnation);
       draw(stats, about);
     } catch (error) {
       if (signal.aborted) return;
@@ -112,54 +114,32 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     );
 
     async function configure(update) {
-      try {
+      await attempt(said, async () => {
         Object.assign(about, await ask("PUT", modelPath(model), { body: { update }, signal }));
         fill(said, h("p", { class: "better" }, `The rule is ${update}.`));
-      } catch (error) {
-        if (!signal.aborted) fill(said, problem(error));
-      }
+      });
     }
 
     /** Learn the sample in a model of its own. Its idempotency key is fixed, so that it is learned once. */
     async function loadSample() {
       load.disabled = true;
-      try {
+      await attempt(said, async () => {
         const { incarnation } = await ask("PUT", modelPath(SAMPLE), { body: { update: "sls" }, signal });
         const { offset } = await post(`${modelPath(SAMPLE)}/learn`, sample(), { signal, headers: { "Idempotency-Key": "sample" } });
         taught.set(incarnation, offset);
         announce(`${length} events are learned.`);
         location.hash = `try/${SAMPLE}/${part(QUESTION)}`;
-      } catch (error) {
-        load.disabled = false;
-        if (!signal.aborted) fill(said, problem(error));
-      }
+      });
+      load.disabled = false;
     }
   }
 
-  /** Keep the counts of /classify. They begin again when a replica comes or goes, since its requests would count at once. */
-  function countRequests({ classify, replicas }) {
-    if (classify === null) return;
-    const from = replicas.map((one) => one.replica).join();
-    if (requests.length && requests[0].from !== from) requests.length = 0;
-    requests.push({ ...classify, from, now: performance.now() / 1000 });
-    if (requests.length > REQUESTS_KEPT) requests.shift();
-  }
-
-  /**
-   * Record how many events were learned since the previous answer. Answers of replicas that lag behind count as none. If
-   * the count fell while the offset rose, the model has another index; a new incarnation is another model.
-   */
-  function measure({ learned, offset }, incarnation) {
-    const now = performance.now() / 1000;
-    const isOther = former !== null && former.incarnation !== incarnation;
-    if (former === null || isOther || (learned < former.learned && isPast(offset, former.offset))) {
-      former = { learned, offset, incarnation, now, rate: null };
-      return;
-    }
-    const seconds = now - former.now;
-    const came = Math.max(0, learned - former.learned);
-    const newest = isPast(offset, former.offset) ? offset : former.offset;
-    former = { learned: Math.max(learned, former.learned), offset: newest, incarnation, now, rate: came / seconds };
+  /** Keep the counts for the rates. They begin again when a replica comes or goes, since its requests would count at once. */
+  function keep({ learned, classify, replicas }, incarnation) {
+    const from = [incarnation, ...replicas.map((one) => one.replica)].join();
+    if (answers.length && answers[0].from !== from) answers.length = 0;
+    answers.push({ ...classify, learned, from, now: performance.now() / 1000 });
+    if (answers.length > ANSWERS_KEPT) answers.shift();
   }
 
   function draw(stats, about) {
@@ -172,11 +152,11 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     drawWorse(stats);
     parts.rule.hidden = about.config.update !== "fsu" || stats.learned < MANY_EVENTS || Boolean(lacks("admin", ""));
     const tiles = [
-      ["Events a second", rate(former.rate), former.rate === null ? "measuring…" : `${count(stats.learned)} in all`],
+      ["Events a second", ...eventsRate(answers)],
       [[term("R@1"), " of the live index"], ...scored(window, "R@1", beside("R@1"))],
       [[term("R@5"), " of the live index"], ...scored(window, "R@5", beside("R@5"))],
       ...servedTile(stats, about),
-      ...requestsTile(requests),
+      ...requestsTile(answers),
       ["Classes", compact(stats.classes), stats.features === 1 ? "1 feature" : `${compact(stats.features)} features`],
       ["Serving", about.version.slice(0, 8), about.version === "live" ? "the live index" : "a version"],
     ];
@@ -184,6 +164,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "figure break" }, figure), h("dd", { class: "beside" }, beside)),
     ));
     drawTrace(trace);
+    decided.draw(stats.decisions);
     reliable.hidden = stats.calibration === null;
     if (stats.calibration) drawReliability(stats.calibration);
     reranked.hidden = stats.reranking === null;
@@ -207,6 +188,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     }
     if (!charts.trace.element.isConnected) fill(parts.trace, charts.trace.element);
     const strides = trace.learned.map(() => trace.stride);
+    /** @type {object[]} */
     const series = [{ name: "all events", colour: "ink", isMain: true, points: blocks(trace.learned, trace["R@1"], strides) }];
     const dashes = { torso: [6, 3], tail: [2, 3] };
     for (const [name] of GROUPS) {
@@ -233,7 +215,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
       return;
     }
     const facts = h("dl", { class: "facts" }, [["Error", "error"], ["Brier score", "brier"]].flatMap(([name, measure]) =>
-      [h("dt", {}, name), h("dd", {}, `${rounded(newest[measure])} recently, ${rounded(all[measure])} over all time`)]));
+      [h("dt", {}, name), h("dd", {}, `${rounded(newest[measure])} over the newest ${count(newest.n)} labels, ${rounded(all[measure])} over all time`)]));
     if (charts.reliability.element.isConnected) parts.reliability.lastChild.replaceWith(facts);
     else fill(parts.reliability, charts.reliability.element, facts);
     const line = ({ n, bins }) => {
@@ -242,12 +224,12 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     };
     charts.reliability.set({
       series: [
-        { name: "recent", colour: "accent", isMain: true, ...line(newest) },
+        { name: `newest ${count(newest.n)} labels`, colour: "accent", isMain: true, ...line(newest) },
         { name: "over all time", colour: "tail", dash: [6, 3], ...line(all) },
         { name: "ideal", colour: "soft", dash: [2, 3], points: [[0, 0], [1, 1]], dots: [0, 0] },
       ],
       said: `Probabilities of the newest ${count(newest.n)} labels are off by ${percent(newest.error)} on average. ${newest.bins.filter(isEnough).map((one) => `Predicted ${percent(one.estimate)}, right ${percent(one.true)}`).join(". ")}.`,
-      columns: ["predicted", "#recent labels", "#predicted, mean", "#right", "#labels, all time", "#predicted, mean", "#right"],
+      columns: ["predicted", "#labels, newest", "#predicted, mean", "#right", "#labels, all time", "#predicted, mean", "#right"],
       rows: newest.bins.map((one, at) => [`${10 * at}–${10 * (at + 1)}\u00a0%`, ...[one, all.bins[at]].flatMap((bin) => [count(bin.n), percent(bin.estimate), percent(bin.true)])]),
     });
   }
@@ -354,9 +336,15 @@ export function quantile({ bounds }, counts, share) {
   return at < bounds.length ? `within ${duration(bounds[at])}` : `over ${duration(bounds.at(-1))}`;
 }
 
+/** The rate of learned events; less than none after a refit counts as none. */
+function eventsRate(answers) {
+  const [first, last] = [answers[0], answers.at(-1)];
+  return first === last ? ["–", "measuring…"] : [rate(Math.max(0, last.learned - first.learned) / (last.now - first.now)), `${count(last.learned)} in all`];
+}
+
 /** The tile of /classify. Replicas report every two seconds, so the rate of a shorter time would be wrong. */
 function requestsTile(answers) {
-  if (answers.length < 3) return [];
+  if (answers.length < 3 || answers.some((one) => !one.counts)) return [];
   const [first, last] = [answers[0], answers.at(-1)];
   const counts = last.counts.map((n, at) => n - first.counts[at]);
   const n = counts.reduce((sum, one) => sum + one, 0);
@@ -373,13 +361,6 @@ function mostConnections(stats, config) {
 
 const percents = (share) => `${Math.round(100 * share)} %`;
 const rounded = (n) => (n === null ? "–" : n.toFixed(3));
-
-/** Return whether a log offset, `1763600000000-0.3`, is past another one. */
-function isPast(offset, other) {
-  const [a, b] = [offset, other].map((one) => one.split(/[-.]/).map(Number));
-  const at = a.findIndex((n, place) => n !== b[place]);
-  return at >= 0 && a[at] > b[at];
-}
 
 /** The score over the newest 500 events, marked where it differs from that over the newest 10,000 by 2 points. */
 function recently(recent, window) {

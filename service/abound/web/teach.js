@@ -1,6 +1,6 @@
 // Teach an instance its labels: the form, what was learned, and undo.
 
-import { breakable, field, fill, h, pastDoubleClick } from "./dom.js";
+import { breakable, field, fill, h, newId, pastDoubleClick } from "./dom.js";
 import { modelPath, newKey, part, post } from "./api.js";
 import { labelChips } from "./chips.js";
 import { chance, count } from "./format.js";
@@ -14,9 +14,10 @@ const LIKELY = 0.5;
  * The form: `element`, `bar` with the button, and what ranked labels are marked with. `read` returns the instance or null,
  * `ranked` the labels shown; `changed` is called when other labels are marked, `learned` and `undone` after that happened.
  */
-export function teaching({ model, about, signal, problem, refused }, { read, ranked, changed, learned, undone, marks = marksOf(model) }) {
+export function teaching({ model, about, signal, attempt, refused }, { read, ranked, changed, learned, undone, marks = marksOf(model) }) {
   const chips = labelChips("Right labels", { model, signal, chosen: marks.chosen, changed: mark });
   const weight = h("select", {}, [0.1, 0.5, 1, 2, 5, 10].map((w) => h("option", { value: w, selected: w === 1 }, String(w))));
+  const none = h("input", { type: "checkbox", id: newId("none"), checked: Boolean(marks.none), onchange: () => { marks.none = none.checked; marks.rejected.clear(); chips.clear(); } });
   const unmarked = h("div", { class: "row hint" });
   const effect = h("p", { class: "hint" });
   const said = h("div", { class: "stack", role: "status" });
@@ -24,11 +25,12 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
   const bar = h("div", { class: "learnbar" }, unmarked, h("div", { class: "row" }, button, h("span", { class: "hint keys" }, "or Ctrl+Enter")), said);
   let isTeaching = false;
   let unsure = null; // a request without an answer, and its idempotency key: a retry is learned once
-  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(performance.now()); } }, chips.element, bar, effect, field("Weight", weight));
+  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(performance.now()); } }, chips.element, about.config.decide ? h("div", { class: "field check" }, none, h("label", { for: none.id }, "None of the labels fits")) : null, bar, effect, field("Weight", weight));
 
   /** No label is both right and wrong. */
   function mark() {
     for (const label of marks.rejected) if (chips.has(label)) marks.rejected.delete(label);
+    if (marks.chosen.size + marks.rejected.size > 0) marks.none = none.checked = false;
     warn();
     changed();
   }
@@ -41,6 +43,15 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
       marks.chosen.size === 0 ? null : h("span", {}, likely.length ? ["Not marked, so taught as wrong: ", h("strong", { class: "break" }, likely.map((one) => `${spoken(model, one.label)}${one.probability === undefined ? "" : ` (${chance(one.probability)})`}`).join(", ")), "."] : "Labels that are not marked count as wrong."),
       likely.length ? h("button", { type: "button", class: "small", onclick: () => likely.forEach((one) => chips.toggle(one.label)) }, "They are right, too") : null,
     );
+  }
+
+  /** Mark the labels that the model would apply, unless the marks are no longer those that it made. */
+  function apply(labels) {
+    if (marks.none || marks.corrects || marks.rejected.size || String([...marks.chosen.keys()]) !== String(marks.applied ?? [])) return;
+    marks.applied = labels;
+    marks.chosen.clear();
+    for (const label of labels) marks.chosen.set(label, false);
+    chips.draw();
   }
 
   function reject(label) {
@@ -59,17 +70,18 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
   async function teach(pressed = 0) {
     if (isTeaching) return;
     hold(true);
-    try {
+    await attempt(said, async () => {
       const given = read();
       const labels = given === null ? [] : await chips.take();
       if (labels === null) return;
-      const wrong = [...new Set([...marks.rejected, ...(marks.corrects ?? []).filter((label) => !labels.includes(label))])];
-      if (given === null || labels.length + wrong.length === 0) {
+      const wrong = marks.none ? [] : [...new Set([...marks.rejected, ...(marks.corrects ?? []).filter((label) => !labels.includes(label))])];
+      if (given === null || (labels.length + wrong.length === 0 && !marks.none)) {
         fill(said, h("p", { class: "worry" }, given === null ? "Type an instance first." : "Name the right label, or mark a wrong one."));
         return;
       }
       const body = { ...given, labels, source: "page" };
       if (wrong.length) body.rejected = wrong;
+      if (marks.none) body.none = true;
       if (weight.value !== "1") body.weight = Number(weight.value);
       const what = JSON.stringify(body);
       if (unsure?.what !== what) unsure = { what, key: newKey() };
@@ -78,18 +90,15 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
       unsure = null;
       record({ incarnation: about.incarnation, key, offset: answer.offset, rank: answer.rank, time: Date.now() / 1000, labels, rejected: wrong, source: "page", ...given });
       about.learned += 1;
+      const words = [spokenAll(model, labels), ...wrong.map((one) => `not “${spoken(model, one)}”`), marks.none ? "that no label fits" : ""].filter(Boolean).join(", ");
       clear();
-      confirm(answer, key, labels, wrong);
+      confirm(answer, key, labels, words);
       await learned(labels[0] ?? null);
-    } catch (error) {
-      if (!signal.aborted) fill(said, problem(error));
-    } finally {
-      pastDoubleClick(pressed).then(() => hold(false));
-    }
+    });
+    pastDoubleClick(pressed).then(() => hold(false));
   }
 
-  function confirm({ rank, applied }, key, labels, wrong) {
-    const words = [spokenAll(model, labels), ...wrong.map((one) => `not “${spoken(model, one)}”`)].filter(Boolean).join(", ");
+  function confirm({ rank, applied }, key, labels, words) {
     const [best, was] = labels.length > 1 ? ["The best of them", "They were"] : ["It", "It was"];
     const before = labels.length === 0 ? "" : rank === null ? `${was} not among the answers before.` : `${best} was ranked ${rank === 1 ? "first" : `number ${count(rank)}`} before.`;
     const again = h("a", { href: `#events/${part(model)}` }, "Correct it under Events");
@@ -103,18 +112,17 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
   async function takeBack(key, words) {
     const note = h("p", { class: "note" }, "A job takes it out of the index, the log and history…");
     fill(said, note);
-    try {
+    await attempt(said, async () => {
       const failed = await undo(model, { key }, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
       fill(said, h("p", { class: failed ? "worry" : "better" }, failed ? `Not undone: ${failed}` : ["Forgotten: ", breakable(words), "."]));
       await undone();
-    } catch (error) {
-      if (!signal.aborted) fill(said, problem(error));
-    }
+    });
   }
 
   function clear() {
     marks.rejected.clear();
-    marks.corrects = null;
+    marks.corrects = marks.applied = null;
+    marks.none = none.checked = false;
     weight.value = "1";
     chips.clear();
   }
@@ -124,14 +132,16 @@ export function teaching({ model, about, signal, problem, refused }, { read, ran
     element,
     teach,
     reject,
+    apply,
     warn,
     toggle: chips.toggle,
     clear,
     isRight: chips.has,
     isWrong: (label) => marks.rejected.has(label),
-    /** The instance is another one: wrong labels were meant for the former. */
+    /** The instance is another one: wrong labels, or none, were meant for the former. */
     forget() {
       marks.rejected.clear();
+      marks.none = none.checked = false;
       warn();
     },
     tell: (text) => { effect.textContent = text; },

@@ -5,13 +5,14 @@ import { get, modelPath, post } from "./api.js";
 import { chance, counted, score } from "./format.js";
 import { instanceField, marksOf } from "./instance.js";
 import { taught } from "./journal.js";
-import { keepNames, labelled, spoken } from "./names.js";
+import { keepNames, labelled, spoken, spokenAll } from "./names.js";
 import { snippets } from "./snippets.js";
 import { teaching } from "./teach.js";
 import { explain } from "./why.js";
 
 const TYPED_MS = 150;
 const FEW_EVENTS = 300; // probabilities are rough until then
+const MOST_CANDIDATES = 8;
 
 export function show(root, context) {
   const { model, about, text: wanted, signal, problem, lacks } = context;
@@ -96,38 +97,34 @@ export function show(root, context) {
       withoutLabels(about.learned || about.classes || about.version !== "live" ? empty("Nothing typed yet.", "Labels show here as you type.") : empty("This model has learned nothing yet.", lacking.learn ?? "Type something, name its label, and press Learn."));
       return;
     }
+    /** @type {Record<string, any>} */
     const request = { ...given, k: Number(k.value), names: true, explain: ["", "live"].includes(version.value) };
     if (asksProbability()) request.min_probability = Number(probable.value);
     if (version.value) request.version = version.value;
     const least = taught.get(about.incarnation);
     if (least) request.min_offset = least;
     try {
-      const answer = await post(`${modelPath(model)}/classify`, request, { signal });
+      const path = `${modelPath(model)}/classify`;
+      const answer = await post(path, request, { signal });
+      const applied = answer.decision === "answer" ? answer.labels.map((one) => one.label) : [];
+      if (applied.length) answer.labels = (await post(path, { ...request, decide: false, min_offset: answer.offset }, { signal })).labels; // such an answer has no other ones
       if (number !== asked) return; // a newer request was sent meanwhile
-      if ((!version.value && answer.version !== about.version) || isOtherwise(answer, given)) lookAgain();
-      answered = { ...answer, request, isLimited: "min_probability" in request };
+      if (!version.value && answer.version !== about.version) lookAgain();
+      answered = { ...answer, applied, request, isLimited: "min_probability" in request };
       keepNames(model, answer.labels);
       draw();
+      if (before === null) lesson.apply(applied);
       lesson.warn();
     } catch (error) {
-      if (number !== asked || signal.aborted) return;
-      if (error.said?.field === "min_probability") {
-        await lookAgain();
-        if (number !== asked || signal.aborted) return;
-        if (!asksProbability()) return rank(); // the refused option is no longer offered
-      }
-      withoutLabels(problem(error));
+      if (number === asked && !signal.aborted) withoutLabels(problem(error));
     }
   }
 
-  /** Return whether an answer shows that the model's calibration was turned on or off. */
-  function isOtherwise({ version: by, labels: [first] }, given) {
-    if (by !== "live" || first === undefined) return false;
-    const mayRerank = about.config.rerank !== false && ("vector" in given || about.config.analyzer.embed !== null);
-    return (first.probability !== undefined) !== about.config.calibrate && !mayRerank;
+  function estimates() {
+    return about.config.calibrate || about.config.decide !== null;
   }
 
-  /** Reload the model: its active version or its configuration has changed. */
+  /** Reload the model: another version is active. */
   async function lookAgain() {
     try {
       Object.assign(about, await get(modelPath(model), { signal }));
@@ -154,7 +151,7 @@ export function show(root, context) {
   /** Offer probabilities only for the index of a calibrating model. */
   function offerProbability() {
     const by = version.value || about.version;
-    probability.hidden = !about.config.calibrate;
+    probability.hidden = !estimates();
     probable.disabled = by !== "live";
     lesson.tell(
       by === "live"
@@ -174,18 +171,19 @@ export function show(root, context) {
       const [title, next, why] = answered.isLimited
         ? ["No label is as probable as that.", null, "Ask for less, and see what speaks for which label."]
         : ["No label has any of these features.", lacking.learn ? null : "Name the right one, and press Learn.", "Nothing speaks for any label yet."];
-      fill(parts.ranks, empty(title, next), sent);
+      fill(parts.ranks, decided(), empty(title, next), sent);
       fill(parts.because, h("p", { class: "note" }, why));
       announce("No label found.");
       return;
     }
-    const { activeElement } = document;
+    const { activeElement } = /** @type {any} */ (document);
     const focused = parts.ranks.contains(activeElement) ? { of: [".right", ".wrong"].find((one) => activeElement.matches(one)) ?? ".rank", label: activeElement.dataset.label } : null;
     const whole = Math.max(...labels.map((one) => one.score), 1); // a bar is full at a score of 1 or more
     const explained = labels.find((one) => one.label === chosen) || labels[0];
     const isProbable = labels[0].probability !== undefined;
     fill(
       parts.ranks,
+      decided(),
       h("ol", { class: "ranks" }, labels.map((one, at) => {
         const [name, , id] = labelled(model, one.label);
         const filling = h("i", {});
@@ -215,13 +213,25 @@ export function show(root, context) {
     explain(parts.because, model, explained, request.text);
   }
 
+  /** Say what a model with `decide` has decided. */
+  function decided() {
+    const { decision, audit, applied, candidates = [], reachable = true } = answered;
+    if (!decision) return null;
+    const [title, said] = {
+      answer: ["Answer", `${spokenAll(model, applied)} may be applied without a person.`],
+      defer: ["Ask a person", candidates.length ? `the right label is probably one of ${spokenAll(model, candidates.slice(0, MOST_CANDIDATES))}${candidates.length > MOST_CANDIDATES ? ` and ${candidates.length - MOST_CANDIDATES} more` : ""}.` : "the model is not sure enough."],
+      none: ["None of the labels", "no label fits, or one that the model does not know."],
+    }[decision];
+    return h("p", { class: "decision break" }, h("strong", {}, title), `: ${said}`, reachable ? null : " Even the best 50 labels have a right one less often than the model aims at.", audit ? " This one belongs to the audited share: teach its true label, too." : null);
+  }
+
   /** Say what the figures beside labels are. */
   function meaning(isProbable) {
     if (isProbable) {
       const rough = about.learned < FEW_EVENTS ? ` It is rough: it rests on ${counted(about.learned, "event")}.` : "";
       return `The percentage is the probability that a label is right; the score stands beside it.${rough}`;
     }
-    if (!about.config.calibrate) return "A score is not a probability: turn on calibration under Models to get one.";
+    if (!estimates()) return "A score is not a probability: turn on calibration under Models to get one.";
     return answered.version === "live" ? "A score is not a probability." : "Only the live index has probabilities: choose it under “Ranked by”.";
   }
 

@@ -10,7 +10,7 @@ const SELDOM_MS = 60_000;
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 
 /** The versions of the view: `element`, and `again()`, which reloads them. */
-export function versions({ model, signal, problem, refused, lacks, every }) {
+export function versions({ model, signal, problem, attempt, refused, lacks, every }) {
   const chosen = new Set();
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), challengers: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const element = h(
@@ -131,7 +131,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       fill(parts.beside);
       return;
     }
-    try {
+    await attempt(parts.beside, async () => {
       const ids = [...chosen].map((one) => `id=${part(one)}`).join("&");
       const beside = await get(`${modelPath(model)}/comparison?${ids}`, { signal });
       const names = beside.versions.map((one, at) => `${beside.methods[at]} ${one.slice(0, 8)}`);
@@ -145,21 +145,17 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       ];
       fill(parts.beside, h("h3", {}, "Side by side"), table("Versions side by side", ["", ...names.map((name) => `#${name}`)], rows));
       announce(`${names.length} versions side by side.`);
-    } catch (error) {
-      if (!signal.aborted) fill(parts.beside, problem(error));
-    }
+    });
   }
 
   async function remove(one, found) {
     const name = nameOf(one.id, found);
     if (!(await confirmed(`Delete ${name}?`, "This deletes its files permanently. A job can fit it again.", "Delete it"))) return;
-    try {
+    await attempt(parts.said, async () => {
       await ask("DELETE", `${modelPath(model)}/versions/${part(one.id)}`, { signal });
       fill(parts.said, h("p", { class: "note" }, `${name} is deleted.`));
       await again();
-    } catch (error) {
-      fill(parts.said, problem(error));
-    }
+    });
   }
 
   function drawChallengers({ challengers, contest }, found) {
@@ -205,32 +201,27 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     const name = nameOf(version, found);
     if (!(await confirmed(`${word}: ${name}?`, version === "live" ? "All replicas switch at one log offset. From then on every learned event can change the answers." : "All replicas switch at one log offset. It answers from then on and does not change: learning goes on in the live index only. You can roll back at any time.", word))) return;
     fill(parts.said, h("p", { class: "note" }, "The replicas get ready…"));
-    try {
+    await attempt(parts.said, async () => {
       await post(`${modelPath(model)}/activate`, { version }, { signal });
       fill(parts.said, h("p", { class: "better" }, `${name} serves.`));
       announce(`${name} serves.`);
       await again();
-    } catch (error) {
-      fill(parts.said, problem(error));
-    }
+    });
   }
 
   async function challenge(one, isIn) {
     if (isEntering) return;
     const pressed = performance.now();
     isEntering = true;
-    try {
+    await attempt(parts.said, async () => {
       const path = `${modelPath(model)}/challengers`;
       if (isIn) await post(path, { version: one.id }, { signal });
       else await ask("DELETE", `${path}/${part(one.id)}`, { signal });
       fill(parts.said, h("p", { class: "better" }, isIn ? `${one.method} is a challenger: it is scored from the next event on.` : `${one.method} is no challenger any more.`));
       await pastDoubleClick(pressed); // the button that reverts it appears in the same position
       await again();
-    } catch (error) {
-      fill(parts.said, problem(error));
-    } finally {
-      isEntering = false;
-    }
+    });
+    isEntering = false;
   }
 
   return { element, again };

@@ -1,0 +1,3 @@
+// Chart.js, which the service adds to the files of the page.
+declare module "*/chart.js";
+declare var Chart: any;

@@ -1,0 +1,85 @@
+"""The page of a model with ``decide``: what it answers without a person, what another target costs, and none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from benchmarks.serving import Serving
+from tests.page.conftest import NARROW, Open, http, learn, painted
+from tests.page.newsroom import news
+from tests.page.test_accessible import barriers, fits
+
+HEADING = "Answers without a person"
+
+
+@pytest.fixture(scope="module")
+def decider(serving: Serving) -> Iterator[str]:
+    """The address of a model that decides, and has learned news of which one in eight has another subject."""
+    address = f"{serving.url}/models/decider"
+    decide = {"agreement": 0.84, "audit": 1, "none": 0.02}
+    assert http.put(address, json={"update": "sls", "decide": decide}).status_code == 201
+    rng = random.Random(5)
+    items = [one | {"labels": ["trade"]} if rng.random() < 0.125 else one for one in news(1000, change=1)]
+    learn(address, items)
+    yield address
+    http.delete(address).raise_for_status()
+
+
+def decisions(address: str) -> dict[str, Any]:
+    found: dict[str, Any] = http.get(f"{address}/stats").json()["decisions"]
+    return found
+
+
+def as_percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def test_what_another_target_costs_is_read_from_the_curve_and_set(open_page: Open, decider: str) -> None:
+    said = decisions(decider)
+    page = open_page("overview", "decider", **NARROW)
+    canvas = painted(page, HEADING)
+    now = next(one for one in said["curve"] if one["threshold"] == said["threshold"])
+    assert canvas.get_attribute("aria-label").startswith(f"This model answers {as_percent(now['share'])}")
+    part = page.get_by_role("region", name=HEADING)
+    row = part.locator("tbody tr", has_text="deferred").locator("td")
+    expect(row).to_have_text(["deferred", *(as_percent(said[name]["shares"]["defer"]) for name in ("all", "newest"))])
+    slider = part.get_by_label("What would another target cost?")
+    other = next(one for one in said["curve"] if one["low"] >= 0.86)
+    slider.fill("86")
+    expect(part).to_contain_text(f"A target of 86.0 % would answer {as_percent(other['share'])}")
+    barriers(page)
+    fits(page, 390)
+    slider.fill("99.9")
+    expect(part).to_contain_text("is not reached by any threshold yet: everything would be deferred")
+    slider.fill("86")
+    part.get_by_role("button", name="Set the target to 86.0 %").click()
+    expect(part).to_contain_text("A target of 86.0 %, the present one")
+    changed = http.get(decider).json()["config"]["decide"]
+    assert (changed["agreement"], changed["audit"]) == (0.86, 1)
+
+
+def test_a_decision_is_said_and_none_is_taught(open_page: Open, decider: str) -> None:
+    page = open_page("try", "decider")
+    sent = []
+    page.on("request", lambda request: request.url.endswith("/learn") and sent.append(request.post_data_json))
+    text = page.get_by_role("textbox", name="Text")
+    chips = page.get_by_role("list", name="Chosen").get_by_role("listitem")
+    text.fill("wheat maize bushels tonnes kansas")
+    expect(page.locator(".decision")).to_contain_text("Answer: “grain” may be applied without a person.")
+    expect(chips).to_have_text(["grain ×"])
+    expect(page.locator(".rank")).to_have_count(10)
+    text.fill("wheat barrel bank")
+    expect(page.locator(".decision")).to_contain_text("Ask a person: the right label is probably one of")
+    expect(chips).to_have_count(0)
+    text.fill("zeppelin")
+    expect(page.locator(".decision")).to_contain_text("None of the labels: no label fits")
+    page.get_by_label("None of the labels fits").check()
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned that no label fits.")).to_be_visible()
+    assert sent == [{"text": "zeppelin", "labels": [], "source": "page", "none": True}]
+    expect(page.get_by_label("None of the labels fits")).not_to_be_checked()
