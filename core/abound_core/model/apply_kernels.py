@@ -414,8 +414,8 @@ def calibrate(held, best, class_ids, n_true, n_rejected, is_none):
         for i in range(N_BEST):
             if best.class_ids[i] == class_ids[j]:
                 true[i], known[i] = j < n_true, True
-    calibration, counts, retired = held.calibration, held.live.label_counts, held.decisions.retired
-    note_suspect(calibration, held.live.score.counts[LEARNED] + 1, best, counts, retired, class_ids, n_true, true)
+    calibration, live = held.calibration, held.live
+    note_suspect(calibration, live.score.counts[LEARNED] + 1, best, live.label_counts, class_ids, n_true, true)
     learn_pairs(calibration, best.scores, true, known)
 
 

@@ -267,16 +267,14 @@ def learn_pairs(state, scores, true, known):
 
 
 @inner
-def note_suspect(calibration, number, best, label_counts, retired, class_ids, n_true, true):
+def note_suspect(calibration, number, best, label_counts, class_ids, n_true, true):
     """Keep an event, before the calibration learns from it, if it is suspicious.
 
     ``number`` is that of the event. ``best`` has the best classes with a score above 0, and ``true``, shape (N_BEST,),
     says which are true; ``class_ids`` begin with the true ones. A label that is not among the best has probability 0.
     """
     first = 0
-    while first < N_BEST and (
-        true[first] or (0 <= best.class_ids[first] < len(retired) and retired[best.class_ids[first]])
-    ):
+    while first < N_BEST and true[first]:
         first += 1
     if first == N_BEST or best.class_ids[first] < 0:
         return

@@ -303,10 +303,10 @@ def change(model: LiveModel, kind: str, name: str, to: str) -> None:
 
 @njit
 def noted(calibration, number, scores, class_ids):
-    counts, retired, true = np.full(3, 5), np.zeros(0, np.uint8), np.zeros(5, np.bool_)
+    counts, true = np.full(3, 5), np.zeros(5, np.bool_)
     ids = np.array([0, 1, -1, -1, -1], np.int32)
     true[1] = class_ids[0] == 1
-    note_suspect(calibration, number, Best(ids, scores), counts, retired, class_ids, 1, true)
+    note_suspect(calibration, number, Best(ids, scores), counts, class_ids, 1, true)
 
 
 def test_the_most_suspicious_of_the_newest_events_are_kept():
