@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from msgspec import Meta
 
 from abound_core.errors import Contradiction, InvalidInstance, did_you_mean
+from abound_core.limits import MAX_DIMENSION
 
 FIXED_AFTER_LEARNING = (
     "update",
@@ -31,7 +32,7 @@ FIXED_AFTER_LEARNING = (
 VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers", "normalize")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False, "known": False}
+BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False, "normalize": False, "known": False, "recovery": 0.0}
 """Values of fields that a stored configuration may lack, where the default of new models is another one."""
 
 MAX_COUNT = 2**31 - 1
@@ -89,7 +90,7 @@ def _check(field: str, value: object, hint: Any) -> None:
         hint, bounds = get_args(hint)
     is_optional = NoneType in get_args(hint)
     kind = get_args(hint)[0] if is_optional else hint
-    if is_optional and value is None:
+    if is_optional and type(value) in get_args(hint)[1:]:  # None, or a dataclass that has checked itself
         return
     if get_origin(kind) is Literal and (value not in get_args(kind) or type(value) is not type(get_args(kind)[0])):
         names = ["null"] * is_optional + [str(name) for name in get_args(kind)]
@@ -99,7 +100,7 @@ def _check(field: str, value: object, hint: Any) -> None:
     elif kind is int and not _is_number(value, int, bounds):
         _refuse(field, f"must be a whole number from {bounds.ge} to {bounds.le}")
     elif kind is str and not (isinstance(value, str) and re.fullmatch(bounds.pattern, value)):
-        _refuse(field, "must be a name of at most 64 letters, digits, dots, hyphens and underscores")
+        _refuse(field, f"must be {bounds.title}")
     elif kind is float and not _is_number(value, (int, float), bounds):
         _refuse(field, f"must be a number from {bounds.ge:g} to {bounds.le:g}")
 
@@ -108,6 +109,41 @@ def _is_number(value: Any, kinds: Any, bounds: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, kinds):
         return False
     return bool(bounds.ge <= value <= bounds.le)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderUrl:
+    """An encoder behind a URL, with the embeddings API of OpenAI. The service asks for the dimension."""
+
+    url: Annotated[
+        str,
+        Meta(
+            pattern=r"^https?://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?(/[A-Za-z0-9._~%/:-]{0,250})?$",
+            title="http://host:port/path or https://host/path, without a user, a query and a fragment",
+            description="URL of an endpoint with the embeddings API of OpenAI.",
+        ),
+    ]
+    model: Annotated[
+        str,
+        Meta(
+            pattern="^[!-~]{1,200}$",
+            title="a name of 1 to 200 visible ASCII characters",
+            description="Name of the model that the endpoint is asked for.",
+        ),
+    ]
+    dimension: Annotated[
+        int | None, Meta(ge=1, le=MAX_DIMENSION, description="Numbers of a vector, as the endpoint answers.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self, "analyzer.embed.")
+
+    @property
+    def authority(self) -> str:
+        """Host and port, in lower case."""
+        scheme, _, rest = self.url.lower().partition("://")
+        named = rest.partition("/")[0]
+        return named if re.search(":[0-9]+$", named) else f"{named}:{443 if scheme == 'https' else 80}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +179,11 @@ class AnalyzerConfig:
         Meta(description="Words: match their forms, by the Snowball stemmer of this language, such as `en`."),
     ] = None
     embed: Annotated[
-        str | None,
+        str | EncoderUrl | None,
         Meta(
             pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-            description="sls: the encoder that makes the vector of a text, such as `wordllama`.",
+            title="a name of at most 64 letters, digits, dots, hyphens and underscores, or an object with a url",
+            description="sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.",
         ),
     ] = None
     field_weight: Annotated[
@@ -160,6 +197,11 @@ class AnalyzerConfig:
     ] = 0.5
 
     def __post_init__(self) -> None:
+        if isinstance(self.embed, dict):
+            try:
+                object.__setattr__(self, "embed", EncoderUrl(**self.embed))
+            except TypeError:
+                _refuse("analyzer.embed", "has the fields url and model, and may have dimension")
         _check_fields(self, "analyzer.")
         if not isinstance(self.ngrams, (tuple, list)) or len(self.ngrams) != 2:
             _refuse("analyzer.ngrams", "must be two numbers, the shortest and the longest length")
@@ -198,7 +240,8 @@ class ModelConfig:
 
     ``fsu`` is the Feature Streaming Update of section 4.2. ``sls`` learns at about half and ranks at about a third of
     its speed, is more accurate on nearly all data, and has weights of either sign. Its step falls from ``eta`` with
-    every correction, to a tenth. Its ``slots`` may be up to 1,024 as long as all features share 131,072.
+    every correction, to a tenth; an error takes up to the share ``recovery`` of that back. Its ``slots`` may be up to
+    1,024 as long as all features share 131,072.
 
     ``rows`` is used while the model is small and its instances have two or more labels on average; it is always
     false with ``fsu``. Use ``idf`` false for vectors that already carry such weights. With ``w_min`` 0 a feature
@@ -217,6 +260,10 @@ class ModelConfig:
     eta: Annotated[
         float, Meta(ge=1e-3, le=10, description="sls: the step of a connection that was never corrected.")
     ] = 0.6
+    recovery: Annotated[
+        float,
+        Meta(ge=0, le=1, description="sls: how much longer steps become again where the model is wrong."),
+    ] = 0.15
     slots: Annotated[
         int, Meta(ge=1, le=1024, description="sls: maximum connections per feature; more while features are few.")
     ] = 64
@@ -279,10 +326,13 @@ class ModelConfig:
             object.__setattr__(self, "rows", False)
             object.__setattr__(self, "rerank", False)
             object.__setattr__(self, "known", False)
+            object.__setattr__(self, "recovery", 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
+        if isinstance(self.analyzer.embed, EncoderUrl):
+            analyzer["embed"] = asdict(self.analyzer.embed)
         decide = self.decide and {field.name: getattr(self.decide, field.name) for field in fields(self.decide)}
         return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}, "decide": decide}
 
@@ -314,11 +364,11 @@ class ModelConfig:
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return ``with_changes``.
 
-        Raises InvalidInstance for ``rows``, ``rerank`` or ``known`` true unless the update is ``sls``. An event of the
-        log is applied with ``with_changes``: the update may have changed since the user's request was checked.
+        Raises InvalidInstance if ``rows``, ``rerank``, ``known`` or ``recovery`` is on and the update is not ``sls``.
+        An event of the log is applied with ``with_changes``: the update may have changed since then.
         """
-        for name in ("rows", "rerank", "known"):
-            if changes.get(name) is True and changes.get("update", self.update) != "sls":
+        for name in ("rows", "rerank", "known", "recovery"):
+            if changes.get(name) and changes.get("update", self.update) != "sls":
                 _refuse(name, "is for update sls")
         return self.with_changes(changes)
 
@@ -334,7 +384,7 @@ class ModelConfig:
                 _refuse(str(name), f"is not a field of a model's configuration{did_you_mean(str(name), known)}")
         switches = self.update != "sls" and changes.get("update") == "sls"
         of_sls = ModelConfig(update="sls") if switches else None
-        own = {"rows", "rerank", "known"} if of_sls else set()
+        own = {"rows", "rerank", "known", "recovery"} if of_sls else set()
         values = {name: getattr(of_sls, name) for name in own} | changes
         for group, present in (("analyzer", self.analyzer), ("decide", self.decide or DecideConfig())):
             if not isinstance(values.get(group), dict):
@@ -343,6 +393,9 @@ class ModelConfig:
             for name in values[group]:
                 if name not in parts:
                     _refuse(f"{group}.{name}", f"is not a field of {group}{did_you_mean(str(name), parts)}")
+            embed, before = values[group].get("embed"), self.analyzer.embed
+            if isinstance(embed, dict) and isinstance(before, EncoderUrl):
+                values[group] = values[group] | {"embed": asdict(before) | embed}
             values[group] = replace(present, **values[group])
         return replace(self, **values)
 

@@ -188,6 +188,10 @@ class ArtifactsUnavailable(AboundError):
     retry_after = 60.0
 
 
+class EncoderUnavailable(AboundError):
+    """An encoder behind a URL did not answer, or not with vectors. Nothing of the request was learned."""
+
+
 class OutcomeUnknown(AboundError):
     """The connection to the store was lost during an append: the event may or may not be in the log."""
 

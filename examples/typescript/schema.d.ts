@@ -842,10 +842,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The remembered instances that the model is least sure of
-         * @description List instances that `/classify` remembered, those with the lowest margin between two labels first.
+         * The remembered instances to ask a person about
+         * @description List instances that `/classify` remembered, in the order in which a person should label them.
          *
-         *     The live index ranks the newest 1,000 of them that were not learned by their id (`prediction` in `/learn`) yet.
+         *     A model with `decide` lists those that it defers first, then those to audit, then the others, each by the
+         *     probability of the best label, lowest first. Another model lists those with the lowest margin between two labels
+         *     first. Each of these groups ends with the instances that are like an earlier one.
+         *
+         *     The live index ranks the newest 1,000 that were not learned by their id (`prediction` in `/learn`) yet.
          */
         get: operations["get_uncertain_models__model__uncertain_get"];
         put?: never;
@@ -1058,9 +1062,9 @@ export interface components {
             stem: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
             /**
              * Embed
-             * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
+             * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
              */
-            embed: string | null;
+            embed: string | components["schemas"]["EncoderShape"] | null;
             /**
              * Field Weight
              * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
@@ -1094,6 +1098,16 @@ export interface components {
             label: string;
             /** Score */
             score: number;
+            /**
+             * Probability
+             * @description Share of true labels among those with such a score. Only for the index of a model with `calibrate`, or of a model that re-ranks and an instance with a vector.
+             */
+            probability: number | null;
+            /**
+             * Name
+             * @description Only with `names`, for a label that was registered with a name.
+             */
+            name: string | null;
         };
         /**
          * CandidatesShape
@@ -1333,6 +1347,11 @@ export interface components {
              * @description sls: the step of a connection that was never corrected.
              */
             eta: number;
+            /**
+             * Recovery
+             * @description sls: how much longer steps become again where the model is wrong.
+             */
+            recovery: number;
             /**
              * Slots
              * @description sls: maximum connections per feature; more while features are few.
@@ -1743,6 +1762,27 @@ export interface components {
              * @description Number of labels that are registered with it as their parent.
              */
             children: number;
+        };
+        /**
+         * EncoderShape
+         * @description An encoder behind a URL.
+         */
+        EncoderShape: {
+            /**
+             * Url
+             * @description URL of an endpoint with the embeddings API of OpenAI.
+             */
+            url: string;
+            /**
+             * Model
+             * @description Name of the model that the endpoint is asked for.
+             */
+            model: string;
+            /**
+             * Dimension
+             * @description Numbers of a vector, as the endpoint answers.
+             */
+            dimension: number | null;
         };
         /**
          * EventShape
@@ -2977,11 +3017,16 @@ export interface components {
         };
         /**
          * UncertainAnswer
-         * @description Instances, least certain first.
+         * @description Instances, the one to ask about first comes first.
          */
         UncertainAnswer: {
             /** Instances */
             instances: components["schemas"]["UncertainShape"][];
+            /**
+             * Waiting
+             * @description Number of instances from which these are: not learned yet, of the newest 1,000.
+             */
+            waiting: number;
         };
         /**
          * UncertainShape
@@ -2993,6 +3038,13 @@ export interface components {
              * @description For `prediction` in `/learn`.
              */
             id: string;
+            /**
+             * Text
+             * @description Its text as it came; null without one.
+             */
+            text: string | {
+                [key: string]: string | null;
+            } | null;
             /**
              * Features
              * @description Its active features as the model reads them.
@@ -3010,6 +3062,16 @@ export interface components {
              * @description Score of the best label minus that of the second; a missing label scores 0.
              */
             margin: number;
+            /**
+             * Decision
+             * @description Only of a model with `decide`, by the index. `answer`: apply `labels` without a person; `defer`: ask a person; `none`: no label of the model fits, or a new one does.
+             */
+            decision: ("answer" | "defer" | "none") | null;
+            /**
+             * Audit
+             * @description True: apply the decision, and send what a person says to `/learn`, too.
+             */
+            audit: boolean;
         };
         /**
          * VersionSizes
@@ -3076,6 +3138,8 @@ export interface components {
              *     ]
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
+            /** @default null */
+            vector_model?: string | null;
             /**
              * @description Maximum number of labels in an answer.
              * @default 10
@@ -3091,6 +3155,11 @@ export interface components {
             exclude?: (string | number | null)[] | null;
             /** @default null */
             known?: (string | number | null)[] | null;
+            /**
+             * @description Order the best labels (50, or `k` if that is more) by score and rarity, so that seldom learned ones come higher. Scores stay as they are. Only for the index.
+             * @default false
+             */
+            rare?: boolean;
             /**
              * @description Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it together with all labels below it.
              * @default false
@@ -3127,9 +3196,11 @@ export interface components {
         } | {
             features: Record<string, never>;
             instances?: null;
+            vector_model?: null;
         } | {
             text: string | Record<string, never>;
             instances?: null;
+            vector_model?: null;
         } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
@@ -3138,6 +3209,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
         };
         /** @description The numbers of a vector as bytes, little-endian. */
         EncodedVector: {
@@ -3186,10 +3258,14 @@ export interface components {
              *     ]
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
+            /** @default null */
+            vector_model?: string | null;
         } | {
             features: Record<string, never>;
+            vector_model?: null;
         } | {
             text: string | Record<string, never>;
+            vector_model?: null;
         } | {
             vector: unknown[] | Record<string, never>;
         };
@@ -3282,6 +3358,8 @@ export interface components {
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
             /** @default null */
+            vector_model?: string | null;
+            /** @default null */
             labels?: string[] | null;
             /** @default null */
             rejected?: string[] | null;
@@ -3312,6 +3390,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3321,6 +3400,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3328,6 +3408,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3335,6 +3416,7 @@ export interface components {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3342,6 +3424,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3351,6 +3434,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3358,6 +3442,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3365,6 +3450,7 @@ export interface components {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3404,6 +3490,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3415,6 +3502,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3424,6 +3512,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3433,6 +3522,7 @@ export interface components {
             instances?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3446,6 +3536,7 @@ export interface components {
             rejected?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             weight?: null;
             /** @constant */
             none?: false;
@@ -3483,6 +3574,8 @@ export interface components {
              */
             vector?: number[] | components["schemas"]["EncodedVector"] | null;
             /** @default null */
+            vector_model?: string | null;
+            /** @default null */
             labels?: string[] | null;
             /** @default null */
             rejected?: string[] | null;
@@ -3502,6 +3595,7 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3510,24 +3604,28 @@ export interface components {
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3536,18 +3634,21 @@ export interface components {
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
             prediction?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3582,6 +3683,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none: true;
             labels?: unknown;
@@ -3592,6 +3694,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             labels: unknown[];
@@ -3600,6 +3703,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             rejected: unknown[];
@@ -3608,6 +3712,7 @@ export interface components {
             features?: null;
             text?: null;
             vector?: null;
+            vector_model?: null;
             /** @constant */
             none?: false;
             ignored: unknown[];
@@ -3791,7 +3896,7 @@ export interface components {
         /** @description A problem document (RFC 9457) with the fields that this service adds. */
         Problem: {
             /** @enum {string} */
-            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
+            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/encoder-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
             title: string;
             status: number;
             detail: string;
@@ -5553,6 +5658,12 @@ export interface operations {
                      */
                     eta?: number;
                     /**
+                     * Recovery
+                     * @description sls: how much longer steps become again where the model is wrong.
+                     * @default 0.15
+                     */
+                    recovery?: number;
+                    /**
                      * Slots
                      * @description sls: maximum connections per feature; more while features are few.
                      * @default 64
@@ -5695,10 +5806,26 @@ export interface operations {
                         stem?: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
                         /**
                          * Embed
-                         * @description sls: the encoder that makes the vector of a text, such as `wordllama`.
+                         * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
                          * @default null
                          */
-                        embed?: string | null;
+                        embed?: string | {
+                            /**
+                             * Url
+                             * @description URL of an endpoint with the embeddings API of OpenAI.
+                             */
+                            url: string;
+                            /**
+                             * Model
+                             * @description Name of the model that the endpoint is asked for.
+                             */
+                            model: string;
+                            /**
+                             * Dimension
+                             * @description Numbers of a vector, as the endpoint answers.
+                             */
+                            dimension?: number | null;
+                        } | null;
                         /**
                          * Field Weight
                          * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
@@ -5797,6 +5924,8 @@ export interface operations {
                     rerank?: false | null;
                     /** @constant */
                     known?: false;
+                    /** @constant */
+                    recovery?: 0;
                     analyzer?: {
                         embed?: null;
                     };

@@ -103,6 +103,12 @@ class Settings(BaseSettings):
     encoders_dir: Path | None = Field(
         None, description="directory of encoders for analyzer.embed, each in a directory of its own"
     )
+    encoder_hosts: str = Field(
+        "localhost,127.0.0.1,[::1]",
+        description="comma-separated hosts, or host:port, that the URL of analyzer.embed may name",
+    )
+    encoder_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for a call of an encoder behind a URL")
+    encoder_key: SecretStr | None = Field(None, description="key that is sent to encoders behind a URL, as Bearer")
     redis_url: SecretStr | None = Field(None, description="a Valkey or Redis to use instead of the embedded one")
     artifacts_url: SecretStr | None = Field(
         None,
@@ -263,6 +269,7 @@ class Settings(BaseSettings):
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             shown = mask_password(value.get_secret_value()) if isinstance(value, SecretStr) else _text(value)
+            shown = "***" if value is not None and name.endswith("_key") else shown
             origin = self._origins.get(name, "default")
             described.append(SettingDescription(name, shown, origin, field.description or "", _plain(value, shown)))
         for group, (path, names) in GROUPS.items():

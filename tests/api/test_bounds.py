@@ -136,8 +136,8 @@ def test_the_store_has_room_for_three_snapshots_of_a_model_within_its_bound(upda
 
 async def test_remembered_instances_are_bounded_in_bytes(store: Store) -> None:
     keys, params = ModelKeys("m", "1-0"), RememberParams(most_bytes=10_000)
-    ids = [await remember(store, keys, bytes([at]) * 1000, params) for at in range(30)]
-    assert await recall(store, keys, ids[-10], params) == bytes([20]) * 1000
+    ids = [await remember(store, keys, bytes([at]) * 900, params, text=b"t" * 100) for at in range(30)]
+    assert await recall(store, keys, ids[-10], params) == bytes([20]) * 900
     assert await store.client.xlen(keys.key("remembered")) == 10
     large = await remember(store, keys, b"x" * 9_500, params)
     assert await store.client.xlen(keys.key("remembered")) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -124,6 +125,25 @@ def test_known_labels_rank_the_others(service: Served) -> None:
         assert client.model(name).classify("red", known=["shirt"]).labels[0].label == "silk"
 
 
+def test_rare_labels_come_higher(service: Served) -> None:
+    name = fresh_model(service, update="sls", calibrate=True)
+    path = f"/models/{name}/classify"
+    events = [{"text": "red shoe", "labels": ["often" if i % 8 else "seldom"]} for i in range(200)]
+    service.http.post(f"/models/{name}/learn", json={"instances": events}).raise_for_status()
+    usual = service.http.post(path, json={"text": "red"}).json()["labels"]
+    assert [one["label"] for one in usual] == ["often", "seldom"]
+    counts, n = {"often": 175, "seldom": 25}, len(events)
+    inverse = {label: 1 + (math.log(n) - 1) * 2.5**0.55 * (count + 1.5) ** -0.55 for label, count in counts.items()}
+    order = sorted(usual, key=lambda one: -(max(one["score"], 0) + 0.02) * inverse[one["label"]] ** 0.25)
+    assert service.http.post(path, json={"text": "red", "rare": True}).json()["labels"] == order
+    best = service.http.post(path, json={"text": "red", "rare": True, "k": 1, "known": ["often"]}).json()["labels"]
+    assert [one["label"] for one in best] == ["seldom"]
+    configured = service.http.put(f"/models/{name}", json={"decide": {}})
+    assert configured.status_code == 200
+    problem(service.http.post(path, json={"text": "red", "rare": True}), 422, field="rare")
+    assert service.http.post(path, json={"text": "red", "rare": True, "decide": False}).json()["labels"] == order
+
+
 def test_levels_of_a_model_without_probabilities_obey_the_threshold(service: Served, model: str) -> None:
     asked = {"text": "wheat export", "levels": True, "threshold": 1e9}
     assert service.http.post(f"/models/{model}/classify", json=asked).json()["labels"] == []
@@ -215,24 +235,49 @@ def test_remembered_instances_can_be_labelled_later(service: Served) -> None:
 
 def test_the_least_certain_of_the_remembered_instances_come_first(service: Served) -> None:
     address = "/models/asked"
-    service.http.put(address).raise_for_status()
+    service.http.put(address, json={"calibrate": True}).raise_for_status()
+    named = [{"label": "grain", "name": "Cereals"}]
+    service.http.put(f"{address}/labels", json={"labels": named}).raise_for_status()
     learned = [{"text": text, "labels": [label]} for text, label in (("wheat", "grain"), ("oil", "crude"))] * 5
     service.http.post(f"{address}/learn", json={"instances": learned}).raise_for_status()
-    texts = ["wheat wheat oil", "wheat", "wheat oil", "nothing known"]
-    for text in (*texts, "not remembered"):
-        body = {"text": text, "remember": text in texts}
-        service.http.post(f"{address}/classify", json=body).raise_for_status()
-    found = service.http.get(f"{address}/uncertain").json()["instances"]
+    lines = [{"text": "Wheat, wheat & oil"}, {"text": {"body": "Oil, WHEAT"}}, {"features": {"nothing": 1, "known": 1}}]
+    service.http.post(f"{address}/classify", json={"text": "Wheat!", "remember": True}).raise_for_status()
+    batch = {"instances": lines[:1], "remember": True}
+    service.http.post(f"{address}/classify", json=batch).raise_for_status()
+    stream = ndjson(*[one | {"remember": True} for one in lines[1:]], {"text": "not remembered"})
+    service.http.post(f"{address}/classify", content=stream, headers=NDJSON).raise_for_status()
+    answer = service.http.get(f"{address}/uncertain").json()
+    found = answer["instances"]
+    assert answer["waiting"] == 4
     margins = [one["margin"] for one in found]
     assert margins == sorted(margins)
-    read = [sorted(one["features"]) for one in found]
-    assert sorted(read[:2]) == [["known", "nothing"], ["oil", "wheat"]]
-    assert (read[3], found[3]["labels"][0]["label"]) == (["wheat"], "grain")
-    assert margins[3] == pytest.approx(found[3]["labels"][0]["score"])
+    assert [one["text"] for one in found[2:]] == ["Wheat, wheat & oil", "Wheat!"]
+    assert sorted([one["text"] for one in found[:2]], key=str) == [None, {"body": "Oil, WHEAT"}]
+    assert sorted(next(one["features"] for one in found if one["text"] is None)) == ["known", "nothing"]
+    best = found[3]["labels"][0]
+    assert (best["label"], best["name"], found[3]["decision"]) == ("grain", "Cereals", None)
+    assert 0 < best["probability"] <= 1
+    assert margins[3] == pytest.approx(best["score"])
     assert len(service.http.get(f"{address}/uncertain?limit=2").json()["instances"]) == 2
     body = {"prediction": found[3]["id"], "labels": ["cereal"]}
     assert service.http.post(f"{address}/learn", json=body).json()["rank"] is None
     problem(service.http.get(f"{address}/uncertain?limit=0"), 422, "invalid-field")
+
+
+def test_the_first_instances_to_ask_about_differ(service: Served) -> None:
+    address = f"/models/{fresh_model(service)}"
+    learned = [{"text": f"word{at}", "labels": [f"label {at}"]} for at in range(20)]
+    service.http.post(f"{address}/learn", json={"instances": learned}).raise_for_status()
+    alike = [f"nobody knows what these strange terms mean {at}" for at in range(10)]
+    others = [f"word{at}" for at in range(12)]
+    body = {"instances": [{"text": text} for text in alike + others], "remember": True}
+    service.http.post(f"{address}/classify", json=body).raise_for_status()
+    listed = [one["text"] for one in service.http.get(f"{address}/uncertain?limit=22").json()["instances"]]
+    assert sorted(listed) == sorted(alike + others)
+    assert listed[0] in alike
+    assert set(listed[1:13]) == {*others}
+    few = [one["text"] for one in service.http.get(f"{address}/uncertain?limit=10").json()["instances"]]
+    assert few == listed[:10]
 
 
 def test_what_was_learned_is_uncertain_no_more_and_may_be_corrected(service: Served) -> None:
@@ -259,7 +304,7 @@ async def test_remembered_instances_are_listed_within_bounds(store: Store) -> No
     ids = [await remember(store, keys, bytes([at]) * 100, params, b"ours") for at in range(120)]
     await remember(store, keys, b"theirs", params, b"other")
     found = await newest_predictions(store, keys, params, b"ours", 1000, 10**6)
-    assert [name for name, _ in found] == ids[::-1]
+    assert [one.id for one in found] == ids[::-1]
     assert await newest_predictions(store, keys, params, b"ours", 7, 10**6) == found[:7]
     few = await newest_predictions(store, keys, params, b"ours", 1000, 1000)
     assert few == found[: len(few)]

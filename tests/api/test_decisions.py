@@ -69,6 +69,20 @@ def test_every_way_to_ask_decides_alike(service: Served, model: str) -> None:
     assert learned.json()["rank"] is None
 
 
+def test_what_is_deferred_is_asked_first_then_what_is_audited(service: Served) -> None:
+    model = taught(service, decide=DECIDE | {"agreement": 0.9})
+    both = [{"text": f"tea coffee {i % 9}", "labels": [KINDS[i % 2]]} for i in range(60)]
+    service.http.post(f"/models/{model}/learn", json={"instances": both}).raise_for_status()
+    texts = [f"{words} {i}" for words in (*KINDS, "tea coffee", "whisky") for i in range(9)]
+    said = ask(service, model, instances=[{"text": text} for text in texts], remember=True)["results"]
+    decisions = {one["id"]: (one["decision"], one.get("audit", False)) for one in said}
+    queue = service.http.get(f"/models/{model}/uncertain?limit=100").json()["instances"]
+    assert {one["id"]: (one["decision"], one["audit"]) for one in queue} == decisions
+    groups = [0 if one["decision"] == "defer" else 1 if one["audit"] else 2 for one in queue]
+    assert groups == sorted(groups)
+    assert {*groups} == {0, 1, 2}
+
+
 def test_a_request_can_leave_the_decision_out_or_ask_for_more(service: Served, model: str) -> None:
     ranked = ask(service, model, text="tea 1", decide=False)
     assert "decision" not in ranked

@@ -230,7 +230,7 @@ CONFIGS: dict[str, Any] = {
     "max_features": 0, "max_classes": -1, "update": "sgd", "analyzer": "word", "analyzer.kind": "sentence",
     "analyzer.ngrams": [3, 1], "analyzer.language": "fi", "negative": "absolute", "numbers": "log", "implicit": 2,
     "calibrate": "yes", "decide": True, "decide.agreement": 1, "decide.audit": 0, "rerank": True, "rows": True,
-    "known": True,
+    "known": True, "recovery": 0.5,
     "max_memory": 2**20 - 1, "analyzer.embed": "wordllama",
 }  # fmt: skip
 """A value that no model (or none with ``fsu``) takes, by the field."""

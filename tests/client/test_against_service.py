@@ -26,6 +26,7 @@ def test_a_model_is_taught_and_asked(service: Served) -> None:
         answer = model.classify(text="wheat", k=1, explain=True, remember=True, min_offset=learned.offset)
         assert [one.label for one in answer.labels] == ["grain"]
         assert answer.labels[0].because
+        assert [one["text"] for one in client.uncertain(name, limit=1)["instances"]] == ["wheat"]
         assert model.learn(labels=["cereal"], prediction=answer.id).updated
         assert {one.label for one in model.classify(text="wheat").labels} == {"grain", "cereal"}
         with pytest.raises(Refused, match="labels"):

@@ -80,7 +80,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 ROW = re.compile(r"^\| `([\w.]+)` \| `(.*?)` \| (yes|no) \| (.*) \| `(.*)` \|$", re.MULTILINE)
 PARTS: dict[str, Any] = {"analyzer": AnalyzerConfig, "decide": DecideConfig}
 ROWS = {name: cells for name, *cells in ROW.findall(PAGE.read_text())}
-FITTING: dict[str, dict[str, Any]] = {name: {"update": "sls"} for name in ("analyzer.embed", "rows", "rerank", "known")}
+FITTING: dict[str, dict[str, Any]] = {
+    name: {"update": "sls"} for name in ("analyzer.embed", "rows", "rerank", "known", "recovery")
+}
 """Fields that an example needs beside itself."""
 
 

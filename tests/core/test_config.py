@@ -17,7 +17,7 @@ def test_a_stored_model_keeps_its_behaviour():
     for fields in ({}, {"update": "sls"}):
         config = ModelConfig.from_stored(stored_before(**fields))
         assert config == ModelConfig(numbers="raw", rerank=False, normalize=False, known=False, **fields)
-        assert not {"numbers", "rerank", "normalize", "known"} & set(config.changed_fields())
+        assert not {"numbers", "rerank", "normalize", "known", "recovery"} & set(config.changed_fields())
         assert ModelConfig.from_stored(config.to_dict()) == config
         assert ModelConfig.from_stored(ModelConfig(**fields).to_dict()) == ModelConfig(**fields)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -68,6 +70,29 @@ def test_no_form_is_shown_for_what_a_scope_does_not_allow(
     ranked = page.get_by_role("region", name="Ranked labels")
     expect(ranked).to_contain_text("To see labels ranked takes a key with the scope classify")
     assert "/models/default/classify" not in asked
+
+
+def test_a_labeller_reviews_texts_and_sees_all_events(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
+    service, secrets = locked
+    service.http.put("/models/zoo").raise_for_status()
+    named = [{"label": "z1", "name": "Zebra"}]
+    service.http.put("/models/zoo/labels", json={"labels": named}).raise_for_status()
+    texts = [{"text": "Zebra, or Zorro?"}, {"text": {"title": "Zorro", "body": "and Zebra"}}]
+    body = {"instances": texts, "remember": True}
+    service.http.post("/models/zoo/classify", json=body).raise_for_status()
+    page = open_page("ask", "zoo", url=service.url)
+    give(page, secrets["labeller"])
+    expect(page.locator(".instance")).to_have_text(re.compile(r"^(Zebra, or Zorro\?|title: Zorro\s+body: and Zebra)$"))
+    expect(page.get_by_text("2 left.")).to_be_visible()
+    expect(page.locator(".rank", has_text="Zebra")).to_contain_text("z1")
+    page.get_by_label("Right labels").fill("z1")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_text("1 left.")).to_be_visible()
+    page.get_by_role("link", name="Events", exact=True).click()
+    expect(page.locator("tbody tr").first).to_contain_text("Zebra")
+    expect(page.get_by_label("Source")).to_be_visible()
+    page.close()
+    service.http.delete("/models/zoo").raise_for_status()
 
 
 def test_a_labeller_tries_corrects_and_lists_without_a_dead_end(

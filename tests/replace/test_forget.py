@@ -14,7 +14,7 @@ from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
 from abound.replace.forget import ForgetParams, delete_others
 from abound.replace.refit import RefitParams
-from abound.replica.predictions import RememberParams, recall, remember, vector_fingerprint
+from abound.replica.predictions import RememberParams, newest_predictions, recall, remember, vector_fingerprint
 from abound.state import snapshots
 from abound.store.key_names import ModelKeys
 from abound_core.errors import InvalidInstance, UnknownOffset
@@ -140,7 +140,6 @@ async def own_lab(own_server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
 async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_lab: Lab) -> None:
     lab = own_lab
     one = await lab.replica()
-    client = lab.store.client
     secret = LearnEvent(
         record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, "hidden-key", b"b", "spy")]
     )
@@ -155,16 +154,17 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_lab: Lab) -> No
     vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
     plain = model.live.vectorizer.vectorize(b'{"wheat": 1}', None)
     remembering = RememberParams()
-    gone = await remember(lab.store, model.keys, vector, remembering, reading)
-    kept = await remember(lab.store, model.keys, plain, remembering, reading)
-    words = (b"unutterable", b"unspeakable", b"hidden-key")
+    gone = await remember(lab.store, model.keys, vector, remembering, reading, b'"Unutterable wheat"')
+    kept = await remember(lab.store, model.keys, plain, remembering, reading, b'"Wheat"')
+    words = (b"unutterable", b"unspeakable", b"hidden-key", b"Unutterable")
     assert all([await traces(lab, word) for word in words])
     outcome = await lab.run(forget, ForgetParams(source="spy", reason="asked for"), job="forget")
     assert outcome["store_file"] == "rewritten"
     model = one.model(DEFAULT_MODEL)
-    assert [await traces(lab, word) for word in words] == [[], [], []]
+    assert [await traces(lab, word) for word in words] == [[], [], [], []]
     assert await recall(lab.store, model.keys, kept, remembering, reading) == plain
-    assert await client.xlen(model.keys.key("remembered")) == 1
+    [left] = await newest_predictions(lab.store, model.keys, remembering, reading, 2, 1000)
+    assert left == (kept, plain, b'"Wheat"')
     assert gone != kept
     await one.learn(DEFAULT_MODEL, drafts(5, 9))
     assert await digest_at(one, model.offset) == await lab.replayed_digest()

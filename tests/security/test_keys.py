@@ -106,6 +106,7 @@ def test_scopes(service: Served, model: str, scopes: tuple[str, ...]) -> None:
         ("POST", f"/models/{model}/learn", LABELLED, "learn"),
         ("GET", f"/models/{model}", None, None),
         ("GET", "/metrics", None, None),
+        ("GET", f"/models/{model}/events", None, "learn"),
         ("GET", "/keys", None, "admin"),
         ("PUT", f"/models/{model}", {"w_min": 0.02}, "admin"),
         ("DELETE", f"/models/{model}", None, "admin"),

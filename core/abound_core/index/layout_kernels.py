@@ -94,6 +94,7 @@ class KernelParams(NamedTuple):
     squares: bool
     slots: np.uint64
     eta: float
+    recovery: float
     floor: float
     negatives: np.uint64
     theta_negative: float

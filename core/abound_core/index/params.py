@@ -34,6 +34,7 @@ class IndexParams:
     vote_min: float = 0.0
     update: Literal["fsu", "sls"] = "fsu"
     eta: float = 0.6
+    recovery: float = 0.15
     slots: int = 64
     idf: bool = True
     rows: bool = False
@@ -50,6 +51,7 @@ class IndexParams:
             memory=config.memory,
             update=config.update,
             eta=config.eta,
+            recovery=config.recovery,
             slots=config.slots,
             idf=config.idf,
             rows=config.rows,
@@ -69,6 +71,7 @@ class IndexParams:
             squares=is_squares,
             slots=np.uint64(self.slots),
             eta=float(self.eta),
+            recovery=float(self.recovery),
             floor=sls.FLOOR,
             negatives=np.uint64(sls.NEGATIVES),
             theta_negative=sls.THETA_NEGATIVE,

@@ -5,13 +5,15 @@ the highest-scoring ones near a true class are corrected, and only connections o
 therefore costs as much as ranking. With m true classes and x as ``weigh`` makes it::
 
     s_c  = sum_f x_f w_fc                   over the connections of the active features
-    e_c  = m^(-3/8) (1 - s_c)               for a true class with s_c < 1
-    e_c  = m^(-3/8) (.05 - s_c)             for the 8 + 4 (m - 1) best other classes with s_c > .05 and
+    u_c  = 1 - s_c                          for a true class with s_c < 1
+    u_c  = .05 - s_c                        for the 8 + 4 (m - 1) best other classes with s_c > .05 and
                                             s_c > min(1, the least score of a true class) - .3
-    g_fc <- g_fc + x_f^2,  w_fc <- w_fc + eta x_f max(1 / (1 + g_fc), .1) e_c
+    e_c  = m^(-3/8) u_c
+    g_fc <- (g_fc + x_f^2) (1 - kappa min(1, u_c^2)),  w_fc <- w_fc + eta x_f max(1 / (1 + g_fc), .1) e_c
     a new connection:      g_fc = x_f^2,  w_fc = eta x_f max(1 / (1 + x_f^2), .1) e_c
 
-1 - s_c and .05 - s_c are clipped to -8 .. 8. A feature is connected to true classes with s_c < 1 and to corrected
+kappa is the parameter ``recovery``: where a prediction is wrong, steps become longer again, for data that changes.
+u_c is clipped to -8 .. 8. A feature is connected to true classes with s_c < 1 and to corrected
 others with s_c - .05 > .2, if abs(w_fc) is at least .02.
 
 A feature has at most ``slots`` connections, or more while there are few features (``most_slots``). In a full list the
@@ -335,7 +337,7 @@ def insert(memory, header, record, slots):
 
 
 @inlined
-def correct(memory, params, header, value, weight):
+def correct(memory, params, header, value, weight, recovery):
     first = block_of(header)
     for at in range(first, first + length_of(header)):
         record = load_word(memory.arena, at)
@@ -343,20 +345,22 @@ def correct(memory, params, header, value, weight):
         error = load_float(memory.scores, class_id)
         if error != 0.0:
             steps = steps_of(record) + weight * (value * value)
+            steps *= 1.0 - min(recovery * (error * error), params.recovery)
             step = weighted_step(step_of(params, steps), weight, 1.0 / params.eta)
             corrected = weight_of(record) + params.eta * error * value * step
             store_word(memory.arena, at, weighted_record(class_id, corrected, steps))
 
 
 @inner
-def update_squares(memory, params, ids, values, weight, inserted, n_inserted):
+def update_squares(memory, params, ids, values, weight, share, inserted, n_inserted):
     """Correct all active features, and connect them to the ``n_inserted`` classes listed at ``inserted``."""
     change, longest, slots = U0, load_word(memory.counters, LONGEST), most_slots(memory, params)
+    recovery = params.recovery / (share * share)
     for i in range(np.uint64(len(ids))):
         feature, value = np.uint64(ids[i]), np.float64(values[i])
         header = load_word(memory.headers, feature * U2)
         before = length_of(header)
-        correct(memory, params, header, value, weight)
+        correct(memory, params, header, value, weight, recovery)
         steps = weight * (value * value)
         step = params.eta * value * weighted_step(step_of(params, steps), weight, 1.0 / params.eta)
         for j in range(n_inserted):
@@ -444,7 +448,7 @@ def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ran
     n_inserted = put_errors(memory, params, names, heights, n_others, share, inserted, n_inserted)
     n_inserted = put_errors(memory, params, wrong, wrong_heights, n_wrong, share, inserted, n_inserted)
     if updated:
-        update_squares(memory, params, ids, values, feedback.weight, inserted, n_inserted)
+        update_squares(memory, params, ids, values, feedback.weight, share, inserted, n_inserted)
         for j in range(m):
             store_float(memory.scores, np.uint64(true[j]), 0.0)
         for at in range(n_others):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound_core.errors import InvalidInstance
-from abound_core.instances.encoded_vector import EncodedVector
+from abound_core.instances.encoded_vector import EncodedVector, VectorOfText
 from abound_core.limits import MAX_DIMENSION
 
 FIELD = "vector"
@@ -22,6 +22,8 @@ FIELD = "vector"
 
 def to_int8(vector: list[float] | EncodedVector) -> bytes:
     """Return a vector as int8 numbers. Raises InvalidInstance, which names ``vector`` or ``vector.base64``."""
+    if isinstance(vector, VectorOfText):
+        return vector.numbers
     if isinstance(vector, EncodedVector):
         return quantize(_decoded(vector), "vector.base64")
     return quantize(np.array(vector, np.float64))

@@ -3,18 +3,23 @@
 An encoder is a table with one vector for each token (a ``safetensors`` file) and a tokenizer (``tokenizer.json`` of the
 library tokenizers), as WordLlama and Model2Vec make them. The table is converted to int8, so that sums are exact and a
 text has the same vector on every machine. Only the vector gets into the log: nothing but new texts needs an encoder.
+
+An encoder behind a URL (``EncoderUrl``) is asked by the service before it vectorizes an instance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from abound_core.config import AnalyzerConfig, EncoderUrl
 from abound_core.errors import InvalidInstance
 from abound_core.instances.dense_vector import quantize
+from abound_core.instances.html_text import text_of
+from abound_core.types import Text
 
 FIELD = "analyzer.embed"
 
@@ -45,8 +50,19 @@ source: Callable[[str], TextEncoder] | None = None
 """Returns the encoder of a name. Set by ``abound.processes.encoder_files``, because encoders are files."""
 
 
-def load(name: str) -> TextEncoder:
+def text_to_encode(text: Text, config: AnalyzerConfig) -> str:
+    """Return what an encoder reads of a text: its fields without markup."""
+    if isinstance(text, Mapping):
+        # Shortest first: the end is cut.
+        given = (field for field in text.values() if field is not None)
+        text = "\n".join(sorted(given, key=lambda field: (len(field), field)))
+    return text_of(text) if config.html else text
+
+
+def load(name: str | EncoderUrl) -> TextEncoder:
     """Return the encoder of this name. Raises InvalidInstance if it is not on this machine, or damaged."""
+    if isinstance(name, EncoderUrl):
+        raise InvalidInstance(f"{FIELD}: only a service and `abound evaluate` ask an encoder behind a URL", FIELD)
     if source is None:
         raise InvalidInstance(f"{FIELD}: this program has no encoders", FIELD)
     return source(name)

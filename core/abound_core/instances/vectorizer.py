@@ -41,7 +41,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import numpy as np
 
-from abound_core.config import AnalyzerConfig, ModelConfig
+from abound_core.config import AnalyzerConfig, EncoderUrl, ModelConfig
 from abound_core.errors import InvalidInstance
 from abound_core.instances import json_kernels as kernels
 from abound_core.instances import text_analyzer as analyzers
@@ -118,9 +118,11 @@ class Vectorizer:
         self._analyzer_config = config.analyzer
         self._normalize = config.normalize
         self._analyzer = analyzers.Analyzer(config.analyzer, casefold=config.normalize)
-        if config.analyzer.embed is not None:
+        embed = config.analyzer.embed
+        self.by_url = isinstance(embed, EncoderUrl)
+        if isinstance(embed, str):
             with suppress(InvalidInstance):  # a machine without the encoder can still learn what others have encoded
-                text_encoder.load(config.analyzer.embed)
+                text_encoder.load(embed)
         self._known = (
             *(limits.max_features, limits.max_key_bytes),
             *(self._split, self._boolean, self._scaled, self._normalize),
@@ -138,7 +140,7 @@ class Vectorizer:
             A JSON object as received, UTF-8.
         text : str, mapping of at most ``MAX_FIELDS`` names to str, or None
         dense : bytes or None
-            As int8 numbers (``abound_core.instances.dense_vector``).
+            As int8 numbers (``abound_core.instances.dense_vector``). Empty: the text has no vector.
 
         Raises InvalidInstance, which names ``features``, ``features.price``, ``features.tags[2]``, ``text`` or
         ``text.title``, or ``analyzer.embed`` if the encoder is not on this machine.
@@ -154,8 +156,6 @@ class Vectorizer:
             counts = Counter()
             for field in fields.values():
                 counts.update(field)
-            # Shortest first: encoders cut the end.
-            text = "\n".join(sorted(given.values(), key=lambda field: (len(field), field)))
         elif text is not None:
             prepared = self._prepare(text, "text")
             if len(prepared) > analyzers.LONG:
@@ -165,7 +165,9 @@ class Vectorizer:
                 terms = found if type(found) is list else list(found)
                 lines = _lines(terms, text, self._analyzer_config)
         if text is not None and dense is None and self._analyzer_config.embed is not None:
-            dense = text_encoder.load(self._analyzer_config.embed).encode(self._plain(text))
+            encoder = text_encoder.load(self._analyzer_config.embed)
+            dense = encoder.encode(text_encoder.text_to_encode(text, self._analyzer_config))
+        dense = dense or None
         if lines is not None:
             vector = self._read(lines, features) if dense is None else self._read_with(dense, lines, features)
             if vector is not None:

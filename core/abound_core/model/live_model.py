@@ -46,6 +46,7 @@ from abound_core.instances.record_kernels import HAS_DENSE, record_shape
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary_kernels import find_vector
 from abound_core.limits import DATASET_LIMITS, Limits
+from abound_core.measures import Propensity
 from abound_core.model import label_tree
 from abound_core.model.active_version import LIVE
 from abound_core.model.answer_kernels import (
@@ -547,6 +548,18 @@ class LiveModel(ModelState):
             n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
         return filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
+    def rarer_first(self, ranking: Ranking) -> Ranking:
+        """Return the classes by (max(s, 0) + .02) p^(-1/4), s the score and p the propensity of the label.
+
+        The measure is that of Jain, Prabhu and Varma (KDD 2016, section 3): the less often a label was learned, the
+        higher it comes.
+        """
+        counts = self._tallies.label_counts[ranking.class_ids]
+        weights = Propensity().weights(counts, self.n_learned) ** 0.25
+        order = np.argsort(-(np.maximum(ranking.scores, 0.0) + 0.02) * weights, kind="stable")
+        class_ids, scores, probabilities = ranking
+        return Ranking(class_ids[order], scores[order], None if probabilities is None else probabilities[order])
+
     def decide(
         self,
         vector: bytes,
@@ -667,7 +680,8 @@ class LiveModel(ModelState):
                 "vector",
             )
         embed = self.config.analyzer.embed
-        dimension = self.dimension or (embed and text_encoder.load(embed).dimension)
+        encoder = text_encoder.load(embed) if isinstance(embed, str) else embed
+        dimension = self.dimension or (encoder and encoder.dimension)
         if dimension not in (0, None, d):
             raise InvalidInstance(f"vector has {d} numbers; those of this model have {dimension}", "vector")
 

@@ -8,6 +8,7 @@ encoded together. Both ways give the same bytes.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import repeat
 from typing import Any
 
 from abound.api.schemas.labels import details_from
@@ -65,18 +66,18 @@ class AnswerEncoder:
         self, live: LiveModel, vector: bytes, ranking: Ranking, offset: Offset, request: ClassifyRequest
     ) -> ClassifyAnswer:
         """Return the answer as a struct, with explanations if the request asks for them."""
-        scores = ranking.scores.tolist()
-        labels = [
-            ScoredLabel(live.label(i), score) for i, score in zip(ranking.class_ids.tolist(), scores, strict=True)
-        ]
-        if ranking.probabilities is not None:
-            for scored, probability in zip(labels, ranking.probabilities.tolist(), strict=True):
-                scored.probability = probability
+        labels = scored_labels(live, ranking)
         if request.explain:
             explained = live.explain(vector, ranking, request.known is not None)
             for scored, reasons in zip(labels, explained, strict=True):
                 scored.because = [Because(feature, contribution) for feature, contribution in reasons]
         return ClassifyAnswer(labels, self.offset_text(offset), LIVE)
+
+
+def scored_labels(live: LiveModel, ranking: Ranking) -> list[ScoredLabel]:
+    estimates = repeat(None) if ranking.probabilities is None else ranking.probabilities.tolist()
+    ranked = zip(ranking.class_ids.tolist(), ranking.scores.tolist(), estimates, strict=False)
+    return [ScoredLabel(live.label(class_id), score, probability) for class_id, score, probability in ranked]
 
 
 def decision_of(live: LiveModel, decided: Decided) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from abound.jobs.submission import JobSubmission
 from abound.log.stream import LogParams
 from abound.metrics import REQUEST_ID, TRACE_ID, Telemetry
 from abound.processes.encoder_files import use_encoders
+from abound.processes.remote_encoder import RemoteEncoder
 from abound.processes.tracing import Tracing, given_trace_id, trace_id_of
 from abound.replica.loaded_versions import ServingParams
 from abound.replica.memory_budget import MemoryBudget
@@ -107,6 +108,7 @@ class Application(FastAPI):
             serving=settings.group(ServingParams),
         )
         use_encoders(settings.encoders_dir)
+        remote = RemoteEncoder(settings)
         place = settings.artifacts_location()
         cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
         artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
@@ -135,6 +137,7 @@ class Application(FastAPI):
             finally:
                 await cancel_and_wait(*tasks)
                 rankers.close()
+                await remote.close()
                 await replica.stop()
                 if tracing is not None:
                     tracing.close()
@@ -150,9 +153,9 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        learning = Learn(replica, settings, remember, changing, budget, rates)
+        learning = Learn(replica, settings, remember, changing, budget, rates, remote)
         self.state.parts = Parts(
-            settings, replica, telemetry, held, changing, ring, rates, budget, submission, rankers, learning
+            settings, replica, telemetry, held, changing, ring, rates, budget, submission, rankers, learning, remote
         )
         self.state.draining = False
         self.state.stopping = False
@@ -173,7 +176,7 @@ class Application(FastAPI):
                 expose_headers=["x-request-id", "retry-after", "location"],
             )
         works: dict[str, RouteHandler] = {
-            "classify": Classify(replica, settings, remember, rates, rankers, tracing),
+            "classify": Classify(replica, settings, remember, rates, rankers, remote, tracing),
             "learn": learning,
         }
         self._hot = {

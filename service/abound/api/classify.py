@@ -22,6 +22,7 @@ from abound.api.decoding import (
     check_batch,
     decode,
     decode_batch,
+    encode_lines,
     is_long,
     max_work_of,
     sole_features,
@@ -45,6 +46,7 @@ from abound.api.schemas.learn_classify import (
     instance_decoder,
 )
 from abound.api.times import MIN_OFFSET_SECONDS
+from abound.processes.remote_encoder import RemoteEncoder
 from abound.processes.tracing import Tracing
 from abound.replica.predictions import RememberParams, remember, vector_fingerprint
 from abound.replica.rankers import Rankers
@@ -68,6 +70,7 @@ MAX_ANSWER_BYTES = 64 * 2**20  # of a batch answer: many labels of many instance
 LARGE_ANSWER = "the answer would be too large; request fewer labels (k), or send NDJSON"
 
 SUMMED = 100  # best labels whose probabilities count for an ancestor
+RARE = 50  # best labels, or k if that is more, that `rare` orders
 
 DEFAULT_OPTIONS = ClassifyRequest()  # the options of a request that has only an instance
 
@@ -76,6 +79,7 @@ class PendingAnswer(NamedTuple):
     """An answer that has to wait: for a thread that ranks, or to be stored. ``config`` made the vector."""
 
     request: ClassifyRequest
+    instance: Instance
     vector: bytes
     config: ModelConfig
     warning: str | None
@@ -90,10 +94,12 @@ class Classify:
         remember_params: RememberParams,
         rates: RateLimiter,
         rankers: Rankers,
+        remote: RemoteEncoder,
         tracing: Tracing | None = None,
     ) -> None:
         self._replica = replica
         self._rankers = rankers
+        self._remote = remote
         self._rates = rates
         self._remember_params = remember_params
         self._request_bytes = replica.params.log.request_bytes
@@ -115,15 +121,17 @@ class Classify:
         else:
             request = decode(classify_decoder, body)
             version = live.serving.version if request.version is None else request.version
-            usual = version == LIVE and request.min_offset is None and request.instances is None
-            usual = usual and not request.decide and request.known is None
+            usual = (
+                version == LIVE and request.min_offset is None and request.instances is None and request.known is None
+            )
+            usual = usual and not (request.decide or request.rare or live.vectorizer.by_url)
             is_slow = request.remember or (2 * len(body) > LONG_TEXT and is_long(live, request))
             if not usual or is_slow or unknown_in(live, request):
                 return self._answer_request(model, request)
             warnings = Warnings()
             vector = vector_immediately(live, request, warnings)
             warning = warnings.first
-        answer = self._rank(model, None, vector, request, live.config, warning)
+        answer = self._rank(model, None, request, vector, request, live.config, warning)
         assert isinstance(answer, bytes)  # by the index, and not remembered
         model.n_classified += 1
         return answer
@@ -141,6 +149,7 @@ class Classify:
         async for group in lines.groups():
             if self._rates.limits(grant):
                 await admit_lines(self._rates, grant, group, learns=False)
+            await encode_lines(self._remote, model.live, group, classify_decoder)
             waiting: list[bytes | PendingAnswer] = []  # answers from the first one on that has to wait
             size = n_refused = 0
             for line in group:
@@ -192,6 +201,7 @@ class Classify:
             if instances is not None:
                 answer = await self._batch(model, request, instances)
             else:
+                await self._remote.encode(model.live.config.analyzer, [request])
                 [answer] = await self._complete(model, [await self._rank_one(model, request, Warnings())])
         model.n_classified += n
         return 200, answer
@@ -213,7 +223,9 @@ class Classify:
     async def _line(self, model: ReplicatedModel, line: NdjsonLine, warnings: Warnings) -> bytes | PendingAnswer:
         if line.error is not None:
             raise line.error
-        request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
+        request = line.request
+        if request is None:
+            request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         await self._wait(model, request)
@@ -221,6 +233,7 @@ class Classify:
 
     async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request, len(instances), self._max_batch)
+        await self._remote.encode(model.live.config.analyzer, instances)
         pace, room, warnings = TimeSlice(), ByteBudget(self._request_bytes), Warnings()
         warnings.first = await self._warning(model, request)
         vectors = []
@@ -231,15 +244,15 @@ class Classify:
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             room.reserve(len(vector))
-            vectors.append((vector, config))
+            vectors.append((instance, vector, config))
             if pace.due():
                 await pace.pause()
         while True:
             serving = model.live.serving
             way = await self._choose(model, request)
             answers, room = [], ByteBudget(MAX_ANSWER_BYTES, LARGE_ANSWER)
-            for vector, config in vectors:
-                answers.append(self._rank(model, way, vector, request, config))
+            for instance, vector, config in vectors:
+                answers.append(self._rank(model, way, instance, vector, request, config))
                 if isinstance(answers[-1], bytes):
                     room.reserve(len(answers[-1]))
                 if pace.due():
@@ -263,7 +276,7 @@ class Classify:
         vector = await vector_of(model.live, request, warnings)
         warning = None if before else warnings.first
         try:
-            return self._rank(model, await self._choose(model, request), vector, request, config, warning)
+            return self._rank(model, await self._choose(model, request), request, vector, request, config, warning)
         except AboundError:
             warnings.first = before  # its answer has no warning: the next one has
             raise
@@ -275,6 +288,8 @@ class Classify:
             check_decide(model.live, request.decide, way is None)
         if request.known is not None:
             check_known(model.live, request, way is None)
+        if request.rare:
+            check_rare(model.live, request, way is None)
         return way
 
     async def _wait(self, model: ReplicatedModel, request: ClassifyRequest) -> None:
@@ -291,6 +306,7 @@ class Classify:
         self,
         model: ReplicatedModel,
         way: LoadedVersion | None,
+        instance: Instance,
         vector: bytes,
         request: ClassifyRequest,
         config: ModelConfig,
@@ -301,10 +317,13 @@ class Classify:
         Synchronous, so that labels and offset belong to one state.
         """
         if way is not None:
-            return PendingAnswer(request, vector, config, warning, ranking_request(model, way, vector, request))
+            return PendingAnswer(
+                request, instance, vector, config, warning, ranking_request(model, way, vector, request)
+            )
         live = model.live
         k, least, ancestor, decided = request.k, request.min_probability, None, None
-        chosen = (max(k, SUMMED) if request.levels else k, request.include, request.exclude)
+        most = max(k, SUMMED if request.levels else k, RARE if request.rare else k)
+        chosen = (most, request.include, request.exclude)
         if request.known is not None:
             own = (*chosen, request.threshold, request.zero_shot)
             ranking = live.rank_known(vector, request.known, *own)
@@ -318,7 +337,9 @@ class Classify:
             )
         else:
             ranking = live.rank(vector, *chosen, request.threshold, request.zero_shot)
-        if request.levels or decided is not None:
+        if request.rare:
+            ranking = live.rarer_first(ranking)
+        if request.levels or request.rare or decided is not None:
             every, ranking = ranking, filtered(ranking.first(k), request.threshold, least)
             if request.levels and least is not None and not len(ranking.class_ids):
                 ancestor = surest_ancestor(live, every, least)
@@ -335,7 +356,7 @@ class Classify:
             setattr(answer, field, value)
         _add_facts(live, request, answer.labels)
         if request.remember:
-            return PendingAnswer(request, vector, config, warning, answer)
+            return PendingAnswer(request, instance, vector, config, warning, answer)
         answer.warning = warning
         return encoder.encode(answer)
 
@@ -373,9 +394,11 @@ class Classify:
         return complete
 
     async def _remember(self, model: ReplicatedModel, one: PendingAnswer, answer: ClassifyAnswer) -> bytes:
+        reading = vector_fingerprint(one.config)
+        text = b"" if one.instance.text is None else encoder.encode(one.instance.text)
         try:
             answer.id = await remember(
-                self._replica.store, model.keys, one.vector, self._remember_params, vector_fingerprint(one.config)
+                self._replica.store, model.keys, one.vector, self._remember_params, reading, text
             )
         except StoreUnavailable:
             answer.remembered = False
@@ -403,6 +426,16 @@ def check_known(live: LiveModel, request: ClassifyRequest, by_index: bool) -> No
     for field, given in (("decide", request.decide), ("min_probability", request.min_probability is not None)):
         if given:
             raise InvalidInstance(f"{field} cannot be used with known: such an answer has no probabilities", field)
+
+
+def check_rare(live: LiveModel, request: ClassifyRequest, by_index: bool) -> None:
+    """Raise InvalidInstance if a request wants rare labels first where another order is given."""
+    if not by_index:
+        raise InvalidInstance("rare needs the index; ask for the version live", "rare")
+    if live.decisions.on and request.decide is not False:
+        raise InvalidInstance(
+            "rare cannot be used with a decision, which is about the best label; add decide: false", "rare"
+        )
 
 
 def unknown_in(live: LiveModel, request: ClassifyRequest) -> list[tuple[str, str]]:

@@ -13,17 +13,22 @@ import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
+from abound.api.ndjson import NdjsonLine
 from abound.api.problems import decoding_error
 from abound.api.schemas.learn_classify import Instance, encoder
+from abound.processes.remote_encoder import RemoteEncoder
 from abound.tasks import TimeSlice
-from abound_core.errors import InvalidInstance, Malformed, TooLarge
+from abound_core.config import EncoderUrl
+from abound_core.errors import AboundError, EncoderUnavailable, InvalidInstance, Malformed, NotReady, TooLarge
 from abound_core.instances import outline_kernels as kernels
 from abound_core.instances.dense_vector import to_int8
+from abound_core.instances.encoded_vector import VectorOfText
 from abound_core.instances.json_fallback import LONG_JSON, nan_hint
 from abound_core.instances.record import dense_of
 from abound_core.instances.vectorizer import Vectorizer, negative_warning
@@ -160,6 +165,24 @@ class Warnings:
     first: str | None = None
 
 
+async def encode_lines(
+    remote: RemoteEncoder, live: LiveModel, lines: list[NdjsonLine], decoder: msgspec.json.Decoder[Any]
+) -> None:
+    """Decode lines and encode their texts, if the encoder is behind a URL. A line that fails gets its error."""
+    if not live.vectorizer.by_url:
+        return
+    for line in lines:
+        with suppress(AboundError):  # it is raised when the line's turn comes
+            line.request = await decode_batch(decoder, line.body, max_work=max_work_of(live.limits))
+    decoded = [line for line in lines if line.request is not None]
+    try:
+        await remote.encode(live.config.analyzer, [line.request for line in decoded])
+    except EncoderUnavailable as error:
+        for line in decoded:
+            if line.request.text is not None and line.request.vector is None:
+                line.error = error
+
+
 async def vector_of(live: LiveModel, instance: Instance, warnings: Warnings) -> bytes:
     if not is_long(live, instance):
         return vector_immediately(live, instance, warnings)
@@ -192,7 +215,13 @@ def is_long(live: LiveModel, instance: Instance) -> bool:
 
 def _vector(vectorizer: Vectorizer, instance: Instance, live: LiveModel, warnings: Warnings) -> bytes:
     raw, dense = bytes(instance.features), None
-    if instance.vector is not None:
+    if instance.vector_model is not None:
+        _check_vector_model(live, instance)
+    if isinstance(instance.vector, VectorOfText):
+        dense = instance.vector.numbers
+        if instance.vector.analyzer != live.config.analyzer:
+            raise NotReady("the configuration of the model has just changed; nothing was learned, try again")
+    elif instance.vector is not None:
         dense = to_int8(instance.vector)
         live.check_dimension(len(dense))
     if raw in ABSENT and instance.text is None and dense is None:
@@ -205,6 +234,14 @@ def _vector(vectorizer: Vectorizer, instance: Instance, live: LiveModel, warning
     if warnings.first is None:
         warnings.first = vectorizer.warning or warning_about(live, raw)
     return vector
+
+
+def _check_vector_model(live: LiveModel, instance: Instance) -> None:
+    """Raise InvalidInstance unless the vector is of the model of ``analyzer.embed``."""
+    embed = live.config.analyzer.embed
+    name = embed.model if isinstance(embed, EncoderUrl) else embed
+    if instance.vector_model != name or isinstance(instance.vector, VectorOfText | None):
+        raise InvalidInstance(f"vector_model must come with a vector and be that of the model, {name}", "vector_model")
 
 
 def add_warning(answer: bytes, warning: str | None) -> bytes:
@@ -220,7 +257,7 @@ def max_work_of(limits: Limits) -> int:
 
 
 def check_batch(request: Instance, n: int, limit: int) -> None:
-    own = {"text": request.text is not None, "vector": request.vector is not None}
+    own = {name: getattr(request, name) is not None for name in ("text", "vector", "vector_model")}
     for field, given in (own | {"features": bytes(request.features) not in ABSENT}).items():
         if given:
             raise InvalidInstance(f"{field}: a batch has none; move it into instances", field)

@@ -15,6 +15,7 @@ from abound.api.request_body import JSON, BodyBudget, media_of, read_body
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.jobs.submission import JobSubmission
 from abound.metrics import Telemetry
+from abound.processes.remote_encoder import RemoteEncoder
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.rankers import Rankers
 from abound.replica.replica import Replica
@@ -41,6 +42,7 @@ class Parts(NamedTuple):
     submission: JobSubmission
     rankers: Rankers
     learning: Learn
+    remote: RemoteEncoder
 
 
 async def parts(request: Request) -> Parts:

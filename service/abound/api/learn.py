@@ -29,6 +29,7 @@ from abound.api.decoding import (
     add_warning,
     check_batch,
     decode_batch,
+    encode_lines,
     in_thread,
     max_work_of,
     vector_of,
@@ -50,6 +51,7 @@ from abound.api.schemas.learn_classify import (
 )
 from abound.api.times import APPLY_SECONDS
 from abound.log.append_group import LearnDraft, LearnOutcome
+from abound.processes.remote_encoder import RemoteEncoder
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.predictions import RememberParams, mark_learned, recall, vector_fingerprint
 from abound.replica.replica import Replica
@@ -70,6 +72,7 @@ from abound_core.errors import (
     StoreUnavailable,
     UnknownPrediction,
 )
+from abound_core.instances.encoded_vector import VectorOfText
 from abound_core.instances.record import dense_of, is_empty, pack_labels
 from abound_core.limits import MAX_KEY_CHARACTERS
 from abound_core.model.live_model import LiveModel
@@ -93,12 +96,14 @@ class Learn:
         changing: ConfigChanges,
         budget: MemoryBudget,
         rates: RateLimiter,
+        remote: RemoteEncoder,
     ) -> None:
         self._replica = replica
         self._remember_params = remember_params
         self._changing = changing
         self._budget = budget
         self._rates = rates
+        self._remote = remote
         self._durability = settings.durability
         self._max_batch = settings.max_batch
         self._request_bytes = replica.params.log.request_bytes
@@ -129,6 +134,7 @@ class Learn:
             if request.key is not None and request.key != header_key:
                 raise InvalidInstance("key differs from the header Idempotency-Key; give only one of them", "key")
             request.key = header_key
+        await self._remote.encode(model.live.config.analyzer, [request])
         config = model.live.config
         with self.track_new_classes(model) as new:
             room = ByteBudget(self._request_bytes)
@@ -248,7 +254,7 @@ class Learn:
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
             vector = await vector_of(model.live, instance, warnings)
-        elif has_features or instance.text is not None or instance.vector is not None:
+        elif has_features or any(one is not None for one in (instance.text, instance.vector, instance.vector_model)):
             raise InvalidInstance(
                 "prediction refers to a remembered instance; omit features, text and vector", "prediction"
             )
@@ -287,6 +293,7 @@ class Learn:
             first = await self.earlier_result(model, header_key, body)
             if first is not None:
                 return [first]
+        await self._remote.encode(model.live.config.analyzer, instances)
         config = model.live.config
         with self.track_new_classes(model) as new:
             prepared = await self._prepare_all(model, config, instances, request.source, new, warnings)
@@ -344,6 +351,7 @@ class Learn:
         async for some in lines.groups():
             if self._rates.limits(grant):
                 await admit_lines(self._rates, grant, some, learns=True)
+            await encode_lines(self._remote, model.live, some, learn_decoder)
             for line in some:
                 config = model.live.config
                 try:
@@ -393,7 +401,9 @@ class Learn:
         """Return what the answer to a line waits for, its draft or its earlier result, and its warning."""
         if line.error is not None:
             raise line.error
-        request = await decode_batch(learn_decoder, line.body, max_work=max_work_of(model.live.limits))
+        request = line.request
+        if request is None:
+            request = await decode_batch(learn_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         wait: Wait = "applied" if request.key is not None else request.wait  # the lines of a group wait as one
@@ -669,7 +679,8 @@ async def body_hash(instances: list[LabelledInstance], source: str | None, pace:
     """Return the hash of instances as sent, feedback and source, by which requests with one key are compared."""
     pace, hashed, before = pace or TimeSlice(), hashlib.blake2b(digest_size=16), b"[["
     for one in instances:
-        parts = (one.features, one.text, one.vector, one.labels, one.prediction, one.rejected, one.ignored, one.weight)
+        sent = None if isinstance(one.vector, VectorOfText) else one.vector
+        parts = (one.features, one.text, sent, one.labels, one.prediction, one.rejected, one.ignored, one.weight)
         part = _encode((*parts, True) if one.none else parts)
         hashed.update(before)
         if len(part) > LARGE_BODY:

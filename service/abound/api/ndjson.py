@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import Any
 
 from abound.api.request_body import NDJSON, BodyBudget, Disconnected, Receive, Send, too_large
 from abound_core.errors import AboundError, TooLarge
@@ -20,12 +21,13 @@ LINES_AT_ONCE = 512
 class NdjsonLine:
     """One line of a request: its number (from 1) and its bytes, or its error."""
 
-    __slots__ = ("body", "error", "number")
+    __slots__ = ("body", "error", "number", "request")
 
     def __init__(self, number: int, body: bytes, error: AboundError | None = None) -> None:
         self.number = number
         self.body = body
         self.error = error
+        self.request: Any = None  # the decoded body, if its text was encoded behind a URL
 
 
 class RequestLines:

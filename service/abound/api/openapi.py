@@ -123,6 +123,8 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
     schema = ConfigShape.model_json_schema()
     parts = schema.pop("$defs")
     analyzer, decide = parts["AnalyzerShape"], parts["DecideShape"]
+    parts["EncoderShape"]["required"].remove("dimension")
+    analyzer["properties"]["embed"]["anyOf"][1] = parts["EncoderShape"]
     schema["properties"] |= {"analyzer": analyzer, "decide": {"anyOf": [decide, {"type": "null"}]}}
     schema["anyOf"] = [
         {"properties": {"update": {"const": "sls"}, "memory": {"type": "null"}}},
@@ -132,6 +134,7 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
                 "rows": {"const": False},
                 "rerank": {"enum": [False, None]},
                 "known": {"const": False},
+                "recovery": {"const": 0},
                 "analyzer": {"properties": {"embed": {"type": "null"}}},
             }
         },
@@ -187,7 +190,7 @@ def _add_security(whole: dict[str, Any]) -> None:
             need = requirement_of(method.upper(), path)
             if need is None:
                 continue
-            operation["security"] = [{}, {"key": [] if need.scope is None else [need.scope]}]
+            operation["security"] = [{}, {"key": [*need.scopes]}]
             for status, response in problems(401, 403).items():
                 operation["responses"].setdefault(str(status), response)
 
@@ -319,6 +322,7 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
         if field not in fields:
             continue
         others = {"features", "text", "vector"} if field in ("prediction", "instances") else set()
+        others |= {"vector_model"} if field != "vector" else set()
         others |= {"prediction", "instances"} | ({*FEEDBACK, "key"} if field == "instances" else set())
         absent = {other: {"type": "null"} for other in sorted(others - {field}) if other in fields}
         form: dict[str, Any] = {"required": [field], "properties": {field: {"type": kind}} | absent}

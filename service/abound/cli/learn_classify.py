@@ -177,6 +177,7 @@ def classify(
         list[str] | None,
         typer.Option("--known", help="Rank the other labels, given this known one; repeatable."),
     ] = None,
+    rare: Annotated[bool, typer.Option("--rare", help="Order seldom learned labels higher.")] = False,
     levels: Annotated[
         bool, typer.Option("--levels", help="Show the labels above each label, or the surest one above all.")
     ] = False,
@@ -210,6 +211,7 @@ def classify(
     asked = {"threshold": threshold, "min_probability": min_probability, "include": include, "exclude": exclude}
     asked["known"] = known
     asking: dict[str, Any] = {"k": k, "explain": explain, "levels": levels, "names": names, "zero_shot": zero_shot}
+    asking |= {"rare": True} if rare else {}
     asking |= {name: value for name, value in asked.items() if value is not None}
     streamed = StreamStatistics(options.vector)
     with _client(url, key, model) as client, ExitStack() as stack:

@@ -37,11 +37,14 @@ class InputInstance(Struct, omit_defaults=True, kw_only=True, gc=False):
     features : mapping or None
     vector : array or list of numbers, shape (d,), or None
         A dense vector, such as an embedding. Arrays of float32 and int8 are sent as bytes.
+    vector_model : str or None
+        The model that made ``vector``, for the service to compare with the one that it encodes texts with.
     """
 
     text: InputText | None = None
     features: Features | None = None
     vector: Any = None
+    vector_model: str | None = None
 
     def __post_init__(self) -> None:
         self.vector = client_requests.encode_vector(self.vector)
@@ -94,6 +97,7 @@ class ClassifyOptions(TypedDict, total=False):
     include: Sequence[str] | None
     exclude: Sequence[str] | None
     known: Sequence[str] | None
+    rare: bool
     explain: bool
     levels: bool
     names: bool
@@ -142,7 +146,14 @@ def learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwa
         if isinstance(given, str):
             raise TypeError(f"{name} is a list of strings, such as [{given!r}]")
     return _fields(
-        Labelled(labels=labels, text=instance.text, features=instance.features, vector=instance.vector, **more)
+        Labelled(
+            labels=labels,
+            text=instance.text,
+            features=instance.features,
+            vector=instance.vector,
+            vector_model=instance.vector_model,
+            **more,
+        )
     )
 
 

@@ -99,6 +99,13 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         """Return the running score of a model, its sizes and its replicas."""
         return self._ask(Call("GET", f"{model_path(name)}/stats"))
 
+    def uncertain(self, name: str, *, limit: int | None = None) -> Document:
+        """Return the remembered instances to ask a person about, with their texts and best labels, at most ``limit``.
+
+        The id of one is its ``prediction`` in ``learn``.
+        """
+        return self._ask(Call("GET", f"{model_path(name)}/uncertain{query_string(limit=limit)}"))
+
     def labels(
         self,
         name: str,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from abound.processes.parallel import parallel
+from abound.processes.remote_encoder import encoded
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance
 from abound_core.instances.data_formats import DatasetInstance
@@ -146,8 +147,8 @@ def _read(
 ) -> tuple[Matrices, Matrices]:
     vectorizer = Vectorizer(trial.config, DATASET_LIMITS)
     secret = (secrets.randbits(64), secrets.randbits(64))
-    read = gather(train, vectorizer, DATASET_LIMITS, secret)
-    other = gather(test, vectorizer, DATASET_LIMITS, secret, like=read)
+    read = gather(encoded(train, trial.config.analyzer), vectorizer, DATASET_LIMITS, secret)
+    other = gather(encoded(test, trial.config.analyzer), vectorizer, DATASET_LIMITS, secret, like=read)
     if other.X.shape[0] and not np.any(other.label_sets.sizes):
         raise InvalidInstance("no test instance has a label", "data")
     return read, other

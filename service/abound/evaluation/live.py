@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from abound.processes.remote_encoder import encoded
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance
 from abound_core.evaluation.evaluate import Progress, fit, measure, measure_calibration, measure_decisions, rank
@@ -47,7 +48,7 @@ def evaluate(
     clock = time.perf_counter
     started = clock()
     vectorizer = Vectorizer(config, DATASET_LIMITS)
-    train = vectorize_all(train_instances, vectorizer, DATASET_LIMITS)
+    train = vectorize_all(encoded(train_instances, config.analyzer), vectorizer, DATASET_LIMITS)
     if len(train) and not len(train.learnable):
         raise InvalidInstance(
             "no instance has both a label and an active feature"
@@ -55,7 +56,7 @@ def evaluate(
             else "no instance has a label",
             "data",
         )
-    test = vectorize_all(test_instances, vectorizer, DATASET_LIMITS)
+    test = vectorize_all(encoded(test_instances, config.analyzer), vectorizer, DATASET_LIMITS)
     if len(test) and not np.any(test.labels.sizes):
         raise InvalidInstance("no test instance has a label", "data")
     read = clock()

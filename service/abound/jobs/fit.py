@@ -23,6 +23,7 @@ from abound.datasets.repository import DatasetCard, DatasetRepository
 from abound.history import full_log
 from abound.jobs.training_data import MAX_DENSE_BYTES, matrices_of_history
 from abound.processes.parallel import parallel
+from abound.processes.remote_encoder import encoded
 from abound.settings import field_descriptions
 from abound.state.replicated_model import new_secret
 from abound.versions import activation
@@ -286,7 +287,8 @@ def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progr
 
     try:
         vectorizer = Vectorizer(config, DATASET_LIMITS)
-        return gather.gather(instances(), vectorizer, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
+        coming = encoded(instances(), config.analyzer)
+        return gather.gather(coming, vectorizer, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 

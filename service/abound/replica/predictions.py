@@ -1,5 +1,7 @@
 """Stored predictions: classify stores an instance's vector for a while, so that a label can follow without it.
 
+The text of the instance is stored as it came, so that a person can read what to label.
+
 Each model has one stream, bounded by number and bytes. Entries past their age are ignored. A sorted set names the
 entries that were learned. An id consists of the entry's id and a random token of 128 bits in the entry, so a client
 cannot guess ids of other clients.
@@ -17,7 +19,7 @@ import secrets
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,20 +33,20 @@ from abound_core.instances.record_kernels import vector_end
 
 # Adds an entry, which records how many bytes precede it, and removes the oldest ones beyond the byte bound.
 _REMEMBER = """
-local total = redis.call('incrby', KEYS[2], #ARGV[2])
-local id = redis.call('xadd', KEYS[1], 'maxlen', '~', ARGV[4], '*',
-  't', ARGV[1], 'v', ARGV[2], 'r', ARGV[3], 'b', string.format('%.0f', total - #ARGV[2]))
+local total = redis.call('incrby', KEYS[2], ARGV[1])
+local id = redis.call('xadd', KEYS[1], 'maxlen', '~', ARGV[2], '*',
+  'b', string.format('%.0f', total - ARGV[1]), unpack(ARGV, 5))
 while true do
   local oldest = redis.call('xrange', KEYS[1], '-', '+', 'count', 1)[1]
   local before = 0
   for i = 1, #oldest[2], 2 do
     if oldest[2][i] == 'b' then before = tonumber(oldest[2][i + 1]) end
   end
-  if oldest[1] == id or total - before <= tonumber(ARGV[5]) then break end
+  if oldest[1] == id or total - before <= tonumber(ARGV[3]) then break end
   redis.call('xdel', KEYS[1], oldest[1])
 end
-redis.call('expire', KEYS[1], ARGV[6])
-redis.call('expire', KEYS[2], ARGV[6])
+redis.call('expire', KEYS[1], ARGV[4])
+redis.call('expire', KEYS[2], ARGV[4])
 return id
 """
 
@@ -66,7 +68,7 @@ class RememberParams:
     most : int
         Most stored instances of a model.
     most_bytes : int
-        Most bytes of a model's stored vectors.
+        Most bytes of a model's stored vectors and texts.
     """
 
     seconds: int = 86_400
@@ -87,13 +89,25 @@ def vector_fingerprint(config: ModelConfig) -> bytes:
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
 
 
-async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams, reading: bytes = b"") -> str:
-    """Store a vector with the fingerprint of its configuration; return its id."""
+class StoredInstance(NamedTuple):
+    """An instance that waits for a label. ``text``: JSON of the text as it came; empty without one."""
+
+    id: str
+    vector: bytes
+    text: bytes
+
+
+async def remember(
+    store: Store, keys: ModelKeys, vector: bytes, params: RememberParams, reading: bytes = b"", text: bytes = b""
+) -> str:
+    """Store a vector with the fingerprint of its configuration, and the JSON of its text; return its id."""
     token = secrets.token_urlsafe(16)
     names = [keys.key("remembered"), keys.key("remembered:bytes")]
+    fields = ["t", token, "v", vector, "r", reading, *(("x", text) if text else ())]
     with store_errors():
         script = store.client.register_script(_REMEMBER)
-        entry = await script(names, [token, vector, reading, params.most, params.most_bytes, params.seconds])
+        bounds = [len(vector) + len(text), params.most, params.most_bytes, params.seconds]
+        entry = await script(names, [*bounds, *fields])
     return f"{entry.decode()}-{token}"
 
 
@@ -143,12 +157,12 @@ async def mark_learned(store: Store, keys: ModelKeys, predictions: Sequence[str]
 
 async def newest_predictions(
     store: Store, keys: ModelKeys, params: RememberParams, reading: bytes, most: int, most_bytes: int
-) -> list[tuple[str, bytes]]:
-    """Return the ids and vectors of the newest stored instances with the fingerprint ``reading``.
+) -> list[StoredInstance]:
+    """Return the newest stored instances with the fingerprint ``reading``.
 
     Newest first, without those that were learned. At most ``most``, and no more after ``most_bytes``.
     """
-    found: list[tuple[str, bytes]] = []
+    found: list[StoredInstance] = []
     end, n_bytes = b"+", 0
     oldest = f"{int((await store.now() - params.seconds) * 1000)}".encode()
     with store_errors():
@@ -159,8 +173,9 @@ async def newest_predictions(
             learned = await store.client.zmscore(keys.key("remembered:learned"), [entry for entry, _ in entries])
             for (entry, fields), mark in zip(entries, learned, strict=True):
                 if fields.get(b"r", b"") == reading and mark is None and len(found) < most:
-                    found.append((f"{entry.decode()}-{fields[b't'].decode()}", fields[b"v"]))
-                n_bytes += len(fields[b"v"])
+                    stored = f"{entry.decode()}-{fields[b't'].decode()}"
+                    found.append(StoredInstance(stored, fields[b"v"], fields.get(b"x", b"")))
+                n_bytes += len(fields[b"v"]) + len(fields.get(b"x", b""))
             if len(entries) < LISTED_AT_ONCE:
                 break
             end = b"(" + entries[-1][0]

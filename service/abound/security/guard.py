@@ -7,9 +7,11 @@ path                                           requires
 ``/docs`` ``/`` ``/web/...``
 POST ``.../classify`` and ``.../learn``        that scope, for the model
 PUT ``.../labels``                             ``learn``, for the model
-DELETE ``.../suspicious/{offset}``             ``learn``, for the model
 GET of a model, its stats, labels, label,      any scope, for the model
 snapshots, versions, challengers
+GET ``.../events`` and ``.../suspicious``      ``learn``, for the model
+DELETE ``.../suspicious/{offset}``             ``learn``, for the model
+GET ``.../uncertain``                          ``classify`` and ``learn``, for the model
 ``/models`` ``/methods``                       any scope; only the models that the key is for are listed
 ``/metrics``                                   any scope, not limited to models
 everything else under ``/models/{model}``      ``admin``, for the model
@@ -45,7 +47,16 @@ log = structlog.get_logger(__name__)
 READ = ("GET", "HEAD", "OPTIONS")
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
 LIST_PATHS = frozenset({"/models", "/methods"})
-READABLE = frozenset({"comparison", "stats", "label", "labels", "snapshots", "versions", "challengers"})
+
+LEARNS = ("learn",)
+ADMIN = ("admin",)
+READABLE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("comparison", "stats", "label", "labels", "snapshots", "versions", "challengers"), ()),
+    "events": LEARNS,
+    "suspicious": LEARNS,
+    "uncertain": ("classify", "learn"),
+}
+"""The scopes that reading these parts of a model requires."""
 
 REFUSAL_LOG_SECONDS = 1.0
 MAX_FORWARDED = 256
@@ -53,7 +64,7 @@ MAX_PATH = 512
 
 
 class KeyRequirement(NamedTuple):
-    scope: str | None  # None: any
+    scopes: tuple[str, ...]  # all of these; (): any
     model: str | None  # None: all
     is_list: bool = False  # the path lists models: a key for some of them is enough
 
@@ -63,22 +74,24 @@ def requirement_of(method: str, path: str) -> KeyRequirement | None:
     if reads and (path in OPEN_PATHS or path.startswith(("/docs/", "/web/"))):
         return None
     if method == "OPTIONS" or (reads and path in LIST_PATHS):
-        return KeyRequirement(None, None, True)
+        return KeyRequirement((), None, True)
     if reads and path == "/metrics":
-        return KeyRequirement(None, None)
+        return KeyRequirement((), None)
     parts = path.split("/")
     if method == "POST" and path in ("/classify", "/learn"):
-        return KeyRequirement(parts[1], "default")
+        return KeyRequirement((parts[1],), "default")
     if len(parts) < 3 or parts[1] != "models" or not parts[2]:
-        return KeyRequirement("admin", None)
+        return KeyRequirement(ADMIN, None)
     rest = parts[3:]
     if method == "POST" and rest in (["classify"], ["learn"]):
-        return KeyRequirement(rest[0], parts[2])
+        return KeyRequirement((rest[0],), parts[2])
     if (method == "PUT" and rest == ["labels"]) or (method == "DELETE" and rest[:1] == ["suspicious"]):
-        return KeyRequirement("learn", parts[2])
-    if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE) or rest[0] == "labels" or _is_card(rest)):
-        return KeyRequirement(None, parts[2])
-    return KeyRequirement("admin", parts[2])
+        return KeyRequirement(LEARNS, parts[2])
+    if reads and len(rest) == 1 and rest[0] in READABLE:
+        return KeyRequirement(READABLE[rest[0]], parts[2])
+    if reads and (not rest or rest[0] == "labels" or _is_card(rest)):
+        return KeyRequirement((), parts[2])
+    return KeyRequirement(ADMIN, parts[2])
 
 
 def _is_card(rest: list[str]) -> bool:
@@ -135,7 +148,8 @@ class Guard:
         try:
             grant = self._ring.find(headers.get(b"authorization"))
             if not need.is_list:
-                grant.check(need.scope, need.model)
+                for needed in need.scopes or (None,):
+                    grant.check(needed, need.model)
         except (Unauthorized, Forbidden) as error:
             self._log_refusal(error, scope.get("client"))
             raise

@@ -130,7 +130,7 @@ async function draw(signal) {
   mark(name, model);
   document.title = `${title} · ${model} · Abound`;
   localStorage.setItem(LAST, model);
-  const closed = { ask: lacks("admin", ""), datasets: refused, keys: refused }; // such views only say no
+  const closed = { ask: lacks("classify", "") ?? lacks("learn", ""), datasets: refused, keys: refused }; // such views only say no
   for (const link of links) link.hidden = Boolean(closed[viewOf(link)]) && viewOf(link) !== name;
   const root = h("div", { class: `view ${name}` });
   fill(view, root);

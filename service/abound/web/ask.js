@@ -1,12 +1,13 @@
-// To review: label the stored instances that the model is least certain of, one by one.
+// To review: label the stored instances that a person should see first, one by one.
 
 import { announce, card, empty, fill, h } from "./dom.js";
 import { get, modelPath } from "./api.js";
-import { counted, legible, score } from "./format.js";
-import { findNames, labelled, spoken } from "./names.js";
+import { chance, count, counted, legible, score } from "./format.js";
+import { keepNames, labelled, spoken } from "./names.js";
 import { teaching } from "./teach.js";
 
 const ASKED = 100; // the most that the service lists
+const READ = 1000; // the newest ones, which the service ranks
 const MOST_FEATURES = 40;
 
 export function show(root, context) {
@@ -16,8 +17,9 @@ export function show(root, context) {
   const parts = { asked: h("div", { class: "stack" }), ranks: h("div", { class: "stack" }), teach: h("div", { class: "stack", hidden: true }) };
   let queue = [];
   let nSkipped = 0;
+  let left = 0;
   fill(root, card("Which labels are right?", parts.asked, h("div", { class: "halves" }, parts.ranks, parts.teach)));
-  const lacking = lacks("admin", "To see remembered instances");
+  const lacking = lacks("classify", "To see remembered instances") ?? lacks("learn", "To label instances");
   if (lacking) {
     fill(parts.asked, h("p", { class: "note" }, lacking));
     return;
@@ -27,7 +29,7 @@ export function show(root, context) {
     read: () => (queue.length ? { prediction: queue[0].id } : null),
     ranked: () => queue[0]?.labels ?? [],
     changed: mark,
-    learned() { queue.shift(); return next(); },
+    learned() { queue.shift(); left -= 1; return next(); },
     undone() { queue = []; return next(); },
   });
   fill(parts.teach, lesson.element, h("div", { class: "row" }, h("button", { type: "button", onclick: skip }, "Skip"), h("span", { class: "hint" }, "Keys: 1 to 9 mark, with Shift as wrong; Enter learns, S skips.")));
@@ -37,11 +39,12 @@ export function show(root, context) {
   async function next() {
     try {
       if (queue.length === 0) {
-        const { instances } = await get(`${modelPath(model)}/uncertain?limit=${ASKED}`, { signal });
+        const { instances, waiting } = await get(`${modelPath(model)}/uncertain?limit=${ASKED}`, { signal });
         queue = instances.filter((one) => !skipped.has(one.id));
         nSkipped = instances.length - queue.length;
+        left = waiting === READ ? waiting : waiting - nSkipped;
+        keepNames(model, queue.flatMap((one) => one.labels));
       }
-      if (queue.length) await findNames(model, queue[0].labels.map((one) => one.label), signal);
       draw();
     } catch (error) {
       if (!signal.aborted) fill(parts.asked, problem(error));
@@ -56,19 +59,19 @@ export function show(root, context) {
       const again = h("button", { type: "button", onclick: () => { skipped.clear(); keep(); next(); } }, "Ask the skipped ones");
       fill(parts.asked, nSkipped
         ? empty("Nothing else to ask.", `You skipped ${counted(nSkipped, "instance")}. `, again)
-        : empty("Nothing to review.", "Send ", h("code", {}, '"remember": true'), " with a request to /classify, and the least certain instances come here."));
+        : empty("Nothing to review.", "Send ", h("code", {}, '"remember": true'), " with a request to /classify, and the instances come here, those to ask about first."));
       return;
     }
     const names = Object.keys(one.features);
-    const shown = one.text ?? `${names.slice(0, MOST_FEATURES).map(legible).join(" ")}${names.length > MOST_FEATURES ? ` … ${names.length - MOST_FEATURES} more` : ""}`;
+    const shown = textOf(one.text) ?? `${names.slice(0, MOST_FEATURES).map(legible).join(" ")}${names.length > MOST_FEATURES ? ` … ${names.length - MOST_FEATURES} more` : ""}`;
     fill(
       parts.asked,
-      h("p", { class: "hint" }, `${queue.length < ASKED ? queue.length : `${ASKED} or more`} left, least certain first: the best two labels differ by ${score(one.margin)}.${one.text ? "" : " The order of words is not kept."}`),
-      h("p", { class: "instance break", dir: "auto" }, shown),
+      h("p", { class: "hint" }, `${count(left)}${left === READ ? " or more" : ""} left. ${why(one)}${one.text ? "" : " It has no text: these are its features."}`),
+      h("p", { class: "instance break", dir: "auto", tabindex: "0", role: "region", "aria-label": "Instance" }, shown),
     );
     fill(
       parts.ranks,
-      h("ol", { class: "ranks" }, one.labels.map(({ label, score: value }, at) => h(
+      h("ol", { class: "ranks" }, one.labels.map(({ label, score: value, probability }, at) => h(
         "li",
         {},
         h(
@@ -76,7 +79,7 @@ export function show(root, context) {
           { type: "button", class: "rank right", "data-label": label, "aria-pressed": "false", onclick: (event) => pick(event, label) },
           h("span", { class: "place" }, `${at + 1}.`),
           h("span", { class: "named" }, labelled(model, label)),
-          h("span", { class: "score" }, score(value)),
+          h("span", { class: "score" }, probability === null ? score(value) : chance(probability)),
         ),
         h("button", { type: "button", class: "small quiet wrong", title: "Not this", "aria-label": `${spoken(model, label)} is not right`, "aria-pressed": "false", "data-label": label, onclick: () => lesson.reject(label) }, "✗"),
       ))),
@@ -116,8 +119,21 @@ export function show(root, context) {
   function skip() {
     if (queue.length === 0) return;
     skipped.add(queue.shift().id);
+    left -= 1;
     lesson.clear();
     keep();
     next();
   }
+}
+
+/** Say why an instance is asked about. */
+function why({ decision, audit, margin }) {
+  if (decision === null) return `The best two labels differ by ${score(margin)}.`;
+  if (decision === "defer") return "The model defers it.";
+  return `The model ${decision === "none" ? "says that no label fits" : "would answer"}${audit ? ", and this is to be audited" : ""}.`;
+}
+
+/** A text, or the texts of named fields with their names. */
+function textOf(text) {
+  return text && typeof text === "object" ? Object.entries(text).filter(([, said]) => said).map(([name, said]) => `${name}: ${said}`).join("\n") : text;
 }

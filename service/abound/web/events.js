@@ -14,8 +14,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   const label = h("input", { type: "search", maxlength: "512", autocomplete: "off" });
   const source = h("input", { type: "search", maxlength: "200", autocomplete: "off" });
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }) };
-  const isClosed = Boolean(lacks("admin", ""));
-  const canTeach = !lacks("learn", "");
+  const isClosed = Boolean(lacks("learn", ""));
   let shown = [];
   let doubts = false; // whether suspicious events are listed
   const name = newId("kind");
@@ -24,7 +23,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   fill(root, card(
     "What the model was taught",
     isClosed ? null : choice,
-    isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope admin.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
+    isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope learn.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
     parts.said,
     parts.list,
   ));
@@ -68,8 +67,8 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
         h(
           "div",
           { class: "row end" },
-          doubts && canTeach ? h("button", { type: "button", class: "small", "aria-label": `Right after all: ${textOf(one)}`, onclick: () => dismiss(one) }, "Right after all") : null,
-          canTeach && (one.text || one.features) ? h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: async () => { correct(model, one); if (doubts) await dismiss(one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
+          doubts ? h("button", { type: "button", class: "small", "aria-label": `Right after all: ${textOf(one)}`, onclick: () => dismiss(one) }, "Right after all") : null,
+          !isClosed && (one.text || one.features) ? h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: async () => { correct(model, one); if (doubts) await dismiss(one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
           refused ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Undo ${textOf(one)}`, onclick: () => takeBack(one) }, "Undo"),
         ),
       ])),

@@ -172,7 +172,9 @@ STREAM = [
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
     simple = AnalyzerConfig(boundaries="simple")
-    config = ModelConfig(update=update, rows=False, numbers="raw", normalize=False, known=False, analyzer=simple)
+    config = ModelConfig(
+        update=update, rows=False, numbers="raw", normalize=False, known=False, analyzer=simple, recovery=0
+    )
     model = LiveModel(config, (1, 2))
     for features, text, label in STREAM:
         record = model.vectorizer.vectorize(features, text) + pack_labels([label], Limits())

@@ -44,6 +44,7 @@ class Oracle:
 
     slots: int = 64
     eta: float = ETA
+    recovery: float = 0.15
     idf: bool = True
     shared: int = SHARED
     n: int = 0
@@ -102,7 +103,7 @@ class Oracle:
                 errors[c] = max(THETA_NEGATIVE - height, -MOST_ERROR) * share
                 inserted += [c] if height - THETA_NEGATIVE > THETA_INSERT else []
         for feature, value in vector.items():
-            self.update(self.postings.setdefault(feature, {}), value, errors, inserted, weight)
+            self.update(self.postings.setdefault(feature, {}), value, errors, inserted, weight, share)
         unscored = 0 if self.may_have_rows else len([c for c in true if c not in scores])
         return [places.get(c, 0) + (unscored if scores.get(c, 0.0) < 0.0 else 0) for c in true]
 
@@ -113,10 +114,13 @@ class Oracle:
         errors: dict[int, float],
         inserted: list[int],
         importance: float = 1.0,
+        share: float = 1.0,
     ) -> None:
+        recovery = self.recovery / (share * share)
         for class_id, (weight, steps) in list(posting.items()):
             if class_id in errors:
                 grown = steps + importance * (value * value)
+                grown *= 1.0 - min(recovery * (errors[class_id] * errors[class_id]), self.recovery)
                 step = weighted_step(max(1.0 / (1.0 + grown), FLOOR), importance, 1.0 / self.eta)
                 weight += self.eta * errors[class_id] * value * step
                 posting[class_id] = (short_weight(weight), short_steps(grown))

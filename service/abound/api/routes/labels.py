@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from abound.api.decoding import MAX_DETAILS_WORK, ByteBudget, decode_batch
+from abound.api.decoding import MAX_DETAILS_WORK, ByteBudget, Warnings, decode_batch, vector_of
 from abound.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound
 from abound.api.label_search import FIELD, find_labels, fold
 from abound.api.openapi import JSON, json_body, problems
@@ -32,7 +32,7 @@ from abound.api.schemas.labels import (
     register_decoder,
     registration_decoder,
 )
-from abound.api.schemas.learn_classify import encoder
+from abound.api.schemas.learn_classify import Instance, encoder
 from abound.api.schemas.shape import Shape
 from abound.log.append_group import LearnDraft
 from abound.tasks import TimeSlice
@@ -188,7 +188,8 @@ async def put_labels(
     config, pace = known.live.config, TimeSlice()
     parents: dict[str, str | None] = {}
     room = ByteBudget(parts.replica.params.log.request_bytes)
-    records = []
+    records: list[bytes] = []
+    names: list[Instance] = []
     aliases: list[LabelChange] = []
     with parts.learning.track_new_classes(known) as new:
         for at, one in enumerate(asked.labels):
@@ -197,15 +198,24 @@ async def put_labels(
                 if label in parents:
                     raise InvalidInstance("label comes twice", "label")
                 parents[label] = above[0] if above else None
-                records.append(_record(known.live, label, parents[label], one, asked.learn))
+                text, record = _record(known.live, label, parents[label], one)
+                records.append(record)
+                names.append(Instance(text=text if asked.learn and text else None))
                 aliases += [LabelChange("alias", label, to) for to in known.live.vectorizer.labels(one.aliases)]
                 new.check([label, *above])
             except InvalidInstance as error:
                 raise error.inside(f"labels[{at}]") from None
-            room.reserve(len(records[-1]))
             if pace.due():
                 await pace.pause()
         await _check_parents(known.live, parents)
+        await parts.remote.encode(known.live.config.analyzer, names)
+        for at, name in enumerate(names):
+            if name.text is not None:
+                vector = await vector_of(known.live, name, Warnings())
+                records[at] = vector + records[at][len(EMPTY_VECTOR) :]
+            room.reserve(len(records[at]))
+            if pace.due():
+                await pace.pause()
         if aliases:
             records.append(change_record(aliases, grant))
         draft = LearnDraft(b"".join(records), len(records), source=asked.source)
@@ -233,8 +243,8 @@ async def _check_parents(live: LiveModel, given: dict[str, str | None]) -> None:
             await pace.pause()
 
 
-def _record(live: LiveModel, label: str, parent: str | None, registration: LabelRegistration, learn: bool) -> bytes:
-    """Return the record that registers a label, with the vector of its name and description."""
+def _record(live: LiveModel, label: str, parent: str | None, registration: LabelRegistration) -> tuple[str, bytes]:
+    """Return the text of a label's names and description, and the record without a vector that registers it."""
     for field, names in (("parent", [parent] if parent else []), ("aliases", registration.aliases)):
         try:
             for one in names:
@@ -255,8 +265,7 @@ def _record(live: LiveModel, label: str, parent: str | None, registration: Label
     if live.config.normalize and analyzer.kind == "word" and analyzer.stem is None and analyzer.embed is None:
         name = with_other_number(name)
     text = "\n".join(part for part in (name, registration.description, *registration.aliases) if part)
-    vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
-    return add_details(vector + labels, details)
+    return text, add_details(EMPTY_VECTOR + labels, details)
 
 
 def _is_nested(value: Any, levels: int = MAX_NESTING) -> bool:

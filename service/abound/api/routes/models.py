@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -20,7 +21,7 @@ from abound.security.audit import audited
 from abound.state.replica_status import PublishedStatus
 from abound.state.replicated_model import ReplicatedModel
 from abound.versions.promotion import standings
-from abound_core.config import ModelConfig
+from abound_core.config import EncoderUrl, ModelConfig
 from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.instances import text_encoder
 
@@ -62,8 +63,7 @@ async def put_model(
     replica = parts.replica
     if model not in replica.models.names():
         async with audited(replica.store, actor, "model.create", model=model, config=changes):
-            config = replica.models.new_config(changes)
-            await _load_encoder(config)
+            config = await _with_encoder(replica.models.new_config(changes), parts)
             created = await replica.models.create(model, config)
         if created:
             response.status_code = 201
@@ -74,16 +74,26 @@ async def put_model(
     if config != live.config:
         async with audited(replica.store, actor, "model.configure", model=model, config=changes):
             live.check_change(changes)
-            await _load_encoder(config)
+            if config.analyzer != live.config.analyzer:
+                config = await _with_encoder(config, parts)
+                changes = changes | {"analyzer": config.to_dict()["analyzer"]}
             with parts.changing.pending(model, changes):
                 await replica.configure(model, changes)
     return await model_answer(replica.model(model))
 
 
-async def _load_encoder(config: ModelConfig) -> None:
-    """Load the encoder of a configuration, if it has one. Raises InvalidInstance if this replica does not have it."""
-    if config.analyzer.embed is not None:
-        await asyncio.to_thread(text_encoder.load, config.analyzer.embed)
+async def _with_encoder(config: ModelConfig, parts: PartsDep) -> ModelConfig:
+    """Return a configuration with the dimension of its encoder, if that is behind a URL; load any other one.
+
+    Raises InvalidInstance if this replica does not have or may not ask the encoder, EncoderUnavailable.
+    """
+    embed = config.analyzer.embed
+    if isinstance(embed, EncoderUrl):
+        embed = replace(embed, dimension=await parts.remote.dimension(embed))
+        return replace(config, analyzer=replace(config.analyzer, embed=embed))
+    if embed is not None:
+        await asyncio.to_thread(text_encoder.load, embed)
+    return config
 
 
 @router.delete("/models/{model}", status_code=204, summary="Delete a model", responses=problems(404, 422, 503, 504))

@@ -56,6 +56,10 @@ KNOWN = (
     "Labels of the instance that are chosen already: the best other ones are ranked, given these. Only for the index "
     "of a model with `update: sls`. Such an answer has no probabilities and no decision."
 )
+RARE = (
+    "Order the best labels (50, or `k` if that is more) by score and rarity, so that seldom learned ones come higher. "
+    "Scores stay as they are. Only for the index."
+)
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "additionalProperties": {
@@ -80,6 +84,8 @@ VECTOR = (
     "A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with "
     "`update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8."
 )
+
+VECTOR_MODEL = "The model that made `vector`: refused unless it is that of `analyzer.embed`."
 
 WARNING = (
     "Only if the model ignores negative numbers of an instance, uses only the most frequent terms of its text, or does "
@@ -119,6 +125,7 @@ class Instance(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     features: Features = msgspec.field(default_factory=Raw)
     text: Text | None = None
     vector: Annotated[Numbers | EncodedVector | None, Meta(description=VECTOR, examples=[[0.1, -0.25, 0.5]])] = None
+    vector_model: Annotated[str, Meta(description=VECTOR_MODEL, examples=["all-minilm"])] | None = None
 
 
 class DecideOptions(Struct, forbid_unknown_fields=True, gc=False):
@@ -136,6 +143,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
     include: Annotated[Chosen, Meta(description="Rank only these labels and those below them.")] | None = None
     exclude: Annotated[Chosen, Meta(description="Do not rank these labels and those below them.")] | None = None
     known: Annotated[list[Label], Meta(max_length=MAX_KNOWN, description=KNOWN, examples=[["grain"]])] | None = None
+    rare: Annotated[bool, Meta(description=RARE)] = False
     levels: Annotated[bool, Meta(description=LEVELS)] = False
     explain: Annotated[bool, Meta(description=EXPLAIN)] = False
     version: (

@@ -7,13 +7,20 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from abound.api.schemas.shape import Shape
-from abound_core.config import AnalyzerConfig, DecideConfig, ModelConfig
+from abound_core.config import AnalyzerConfig, DecideConfig, EncoderUrl, ModelConfig
 from abound_core.model.active_version import ServingState
+
+
+class EncoderShape(Shape, record=EncoderUrl):
+    """An encoder behind a URL."""
 
 
 class AnalyzerShape(Shape, record=AnalyzerConfig):
     """How text becomes terms."""
 
+    embed: str | EncoderShape | None = Field(
+        description="sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model."
+    )
     ngrams: list[Annotated[int, Field(ge=1, le=8)]] = Field(
         min_length=2, max_length=2, description="Minimum and maximum length; the first must not exceed the second."
     )

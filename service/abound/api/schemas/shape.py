@@ -49,7 +49,7 @@ def _documented(hint: Any) -> Any:
         name: value
         for meta in metas
         if isinstance(meta, Meta)
-        for name in ("description", "ge", "le", "min_length", "max_length")
+        for name in ("description", "ge", "le", "min_length", "max_length", "pattern")
         if (value := getattr(meta, name)) is not None
     }
     return Annotated[hint, Field(**found)] if found else hint
