@@ -15,6 +15,7 @@ an encoder for texts). Parts:
 - ``strangers``: clinc150's utterances of no class, without and with examples of none;
 - ``few``: probabilities of strangers after five examples of each of a few intents;
 - ``several``: sets with several labels: precision and recall of the applied labels;
+- ``suspicious``: labels exchanged at random: how well they are found;
 - ``cost``: microseconds of a processor to learn and to rank, with and without.
 
 The program ends with exit code 1 if a line of the proof does not hold.
@@ -40,6 +41,8 @@ from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
+from abound_core.numba.top_k import N_BEST
+from abound_core.types import Offset
 from benchmarks.sets import NAMES, data_folder, read_file
 
 TARGETS = (0.9, 0.95, 0.98)
@@ -305,12 +308,42 @@ def cost(args: argparse.Namespace) -> bool:
     return True
 
 
+def suspicious(args: argparse.Namespace) -> bool:
+    """Exchange 5 % of the labels of two sets. Order all events by p(given), and by p(first) - p(given); read the list.
+
+    Of the n most suspicious ones, n being the number of exchanged ones, and of the list most are exchanged ones.
+    """
+    holds = True
+    for name in args.only or TEXTS[:2]:
+        stream, rng = read(args.data, name), np.random.default_rng(1)
+        classes, n = sorted({labels[0] for labels in stream.labels}), len(stream)
+        wrong, live, scores = rng.random(n) < 0.05, LiveModel(config(None), (1, 2)), np.zeros((2, n))
+        for at, (vector, labels) in enumerate(zip(stream.vectors, stream.labels, strict=True)):
+            other = classes[(classes.index(labels[0]) + int(rng.integers(1, len(classes)))) % len(classes)]
+            label = other if wrong[at] else labels[0]
+            ids, _, chances = live.rank_estimated(vector, N_BEST)
+            given = chances[ids == live.find(label)].sum() if chances is not None else 0.0
+            scores[:, at] = -given, max(chances, default=0.0) - given
+            record = vector + pack_labels([label], DATASET_LIMITS)
+            live.begin(record, 1, [Unit(1)], Offset(at, 0, 0)).finish()
+        for measure, score in zip(("p(given)", "p(first) - p(given)"), scores, strict=True):
+            order = np.argsort(-score, kind="stable")
+            above = np.cumsum(wrong[order])[~wrong[order]].mean() / wrong.sum()
+            found = wrong[order[: wrong.sum()]].mean()
+            print(f"{name}, {measure}: AUROC {above:.4f}, of the first {wrong.sum()} {found:.3f} are wrong", flush=True)
+        listed = wrong[[one.offset.milliseconds for one in live.suspects()]]
+        shares = ", ".join(f"{listed[:k].mean():.3f} of the first {k}" for k in (50, 100, 300, 1000))
+        print(f"{name}, list of {len(listed)}: wrong are {shares}", flush=True)
+        holds &= bool(above > 0.98 and listed[:100].mean() > 0.9)
+    return holds
+
+
 def words(data: Path) -> Stream:
     return vectorize(list(read_file(str(data / "clinc150/train.jsonl.gz")))[:5000], encoder=False)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], bool]] = {
-    one.__name__: one for one in (streams, shuffles, permuted, strangers, few, several, cost)
+    one.__name__: one for one in (streams, shuffles, permuted, strangers, few, several, suspicious, cost)
 }
 
 

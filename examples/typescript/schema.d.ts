@@ -791,6 +791,49 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/models/{model}/suspicious": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Events that may have a wrong label
+         * @description List events whose label was improbable while another label was probable, before the model learned them.
+         *
+         *     A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Dismissed
+         *     ones are left out.
+         */
+        get: operations["get_suspicious_models__model__suspicious_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/suspicious/{offset}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Dismiss a suspicious event: its label is right
+         * @description Leave an event out of the list from now on. The model stays as it is.
+         */
+        delete: operations["dismiss_models__model__suspicious__offset__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/models/{model}/uncertain": {
         parameters: {
             query?: never;
@@ -2874,6 +2917,62 @@ export interface components {
              * @description Empty while the store cannot be reached.
              */
             replicas: components["schemas"]["ReplicaShape"][];
+        };
+        /**
+         * SuspiciousAnswer
+         * @description Events, most suspicious first.
+         */
+        SuspiciousAnswer: {
+            /** Events */
+            events: components["schemas"]["SuspiciousShape"][];
+        };
+        /**
+         * SuspiciousShape
+         * @description An event that may have a wrong label, with what the model held probable before it learned the event.
+         */
+        SuspiciousShape: {
+            /** Offset */
+            offset: string;
+            /**
+             * Time
+             * @description Unix time, by the store's clock.
+             */
+            time: number;
+            /**
+             * Features
+             * @description As in `/events`; null if the log no longer has the event. Then source and key are unknown, too.
+             */
+            features: {
+                [key: string]: number;
+            } | null;
+            /** Labels */
+            labels: string[];
+            /** Rejected */
+            rejected: string[];
+            /** Source */
+            source: string | null;
+            /**
+             * Key
+             * @description The idempotency key of its request.
+             */
+            key: string | null;
+            /**
+             * Label
+             * @description The label in doubt, by its present name.
+             */
+            label: string;
+            /**
+             * Probability
+             * @description Its probability; 0 if it was not among the best five.
+             */
+            probability: number;
+            /**
+             * First
+             * @description The label that was more probable.
+             */
+            first: string;
+            /** First Probability */
+            first_probability: number;
         };
         /**
          * TenthShape
@@ -8373,6 +8472,145 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["StatsAnswer"];
                 };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_suspicious_models__model__suspicious_get: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of events. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SuspiciousAnswer"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    dismiss_models__model__suspicious__offset__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+                /** @description Its offset. */
+                offset: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description The request has no API key, or the key is not valid. */
             401: {

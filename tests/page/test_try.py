@@ -144,6 +144,23 @@ def test_an_event_is_corrected_and_undone(open_page: Open, create_model: Create)
     assert http.get(f"{address}/stats").json()["learned"] == 1
 
 
+def test_a_suspicious_event_is_right_after_all(open_page: Open, create_model: Create) -> None:
+    address = create_model("doubts", update="sls", calibrate=True)
+    texts = {"theft": "my card was stolen", "refund": "send the money back"}
+    learn(address, [{"text": f"{texts[label]} {n}", "labels": [label]} for n in range(30) for label in texts])
+    learn(address, [{"text": "my card was stolen now", "labels": ["refund"]}])
+    page = open_page("events", "doubts", **NARROW)
+    page.get_by_label("Suspicious").check()
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text(re.compile(r"taught refund, but the model was \d\d\.\d % sure of theft"))
+    fits(page, 390)
+    page.get_by_role("button", name="Right after all").click()
+    expect(page.get_by_text("No suspicious event.")).to_be_visible()
+    page.get_by_label("Newest").check()
+    expect(rows).to_have_count(50)
+
+
 def test_a_wrong_label_is_rejected(open_page: Open) -> None:
     page = open_page("try")
     answer = {"offset": "1-0.0", "applied": True, "durability": "log", "rank": None, "updated": True}

@@ -41,9 +41,9 @@ from abound_core.instances.vocabulary_kernels import (
     remove_key,
     room_for,
 )
-from abound_core.model.calibration_kernels import learn_pairs
+from abound_core.model.calibration_kernels import MILLISECONDS, POSITION, learn_pairs, note_suspect
 from abound_core.model.decision_kernels import AUDIT, is_audited, judge
-from abound_core.model.prequential_kernels import UPDATED, count_ranks
+from abound_core.model.prequential_kernels import LEARNED, UPDATED, count_ranks
 from abound_core.model.reranker_kernels import (
     INDEX_CANDIDATES,
     add_vector,
@@ -133,6 +133,7 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
         Empty, before and after. With a Best, the calibration learns from the scores of the index.
     """
     live, scratch, data, size = held.live, held.scratch, pointer(buffer), len(buffer)
+    offset = pointer(held.calibration.at)
     learn = by_rule(live.params, learn_fsu, learn_sls)
     expand = by_rule(live.params, without_codes, with_codes)
     at, done, work = cursor[AT], 0, 0
@@ -180,7 +181,7 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
             changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks, best)
         # The ranking has noted the best classes; their probabilities are learned after the instance.
         if n_places(best) == N_BEST and not registers:
-            calibrate(held.calibration, best, class_ids, m, n_rejected, shape.n_labels == 0)
+            calibrate(held, best, class_ids, m, n_rejected, shape.n_labels == 0)
         first = cursor[ANSWERED] if cursor[ANSWERED] >= 0 else np.int64(best.class_ids[0])
         empty(best)
         ranks[done] = I0
@@ -196,6 +197,7 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
                 live.credits[ids[i]] &= PINNED - 1
         at = end
         done += 1
+        offset[POSITION - MILLISECONDS] += 1
         work += n * max(n_classes, 1)
     cursor[AT] = at
     cursor[DONE] = done
@@ -401,8 +403,8 @@ def find_all(live, data, shape, ids, values, class_ids):
 
 
 @inner
-def calibrate(calibration, best, class_ids, n_true, n_rejected, is_none):
-    """Let the calibration learn from the best classes of an instance and their scores.
+def calibrate(held, best, class_ids, n_true, n_rejected, is_none):
+    """Let the calibration learn from the best classes of an instance and their scores; keep it if it is suspicious.
 
     ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected classes. Without a true class only the rejected
     ones are known to be false, unless no label fits (``is_none``).
@@ -412,6 +414,8 @@ def calibrate(calibration, best, class_ids, n_true, n_rejected, is_none):
         for i in range(N_BEST):
             if best.class_ids[i] == class_ids[j]:
                 true[i], known[i] = j < n_true, True
+    calibration, live = held.calibration, held.live
+    note_suspect(calibration, live.score.counts[LEARNED] + 1, best, live.label_counts, class_ids, n_true, true)
     learn_pairs(calibration, best.scores, true, known)
 
 
@@ -506,7 +510,7 @@ def judge_ranking(held, audited, ids, scores, n, plain, class_ids, shape):
         judge(held.decisions, held.calibration, audited, ids, scores, n, plain, class_ids, shape.n_true)
     if len(held.calibration.weights) > 0:
         best = Best(ids[:N_BEST], scores[:N_BEST])
-        calibrate(held.calibration, best, class_ids, shape.n_true, shape.n_rejected, is_none)
+        calibrate(held, best, class_ids, shape.n_true, shape.n_rejected, is_none)
 
 
 @inner

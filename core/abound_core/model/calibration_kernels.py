@@ -21,6 +21,11 @@ a tenth the answer is the estimate times min(1, (T + 0.1) / (E + ``DOUBT``)), bu
 the one before; in between it is linear. A probability does not fall where the score and its lead on the second rise
 together, for scores up to 1: in an answer the weight of ``log`` counts as at least 0, and that of the score is raised
 if it must be.
+
+**Suspicious** is an event if its label has a low probability before it is learned, and another label a high one: their
+difference is at least ``LEAST_SUSPICION``. Of several labels the one that is ranked last counts. A label that was
+learned less than ``LEAST_LEARNED`` times before is new rather than wrong. The ``MOST_SUSPECTS`` most suspicious of the
+newest ``SUSPECTED`` events are kept. A new one takes the place of one that is too old, or of the least suspicious one.
 """
 
 import numpy as np
@@ -58,6 +63,11 @@ PAIRS, TRUE, ESTIMATES, ERRORS = range(4)
 
 N_COLUMNS = 4
 STRETCH = 10_000.0
+
+NUMBER, MILLISECONDS, SEQUENCE, POSITION, GIVEN, FIRST = range(6)
+"""Columns of the suspicious events: the number of the event from 1 (0: the row is free), its offset, and class ids."""
+
+MOST_SUSPECTS, SUSPECTED, LEAST_SUSPICION, LEAST_LEARNED = 1000, 100_000, 0.5, 5
 
 
 @inlined
@@ -119,6 +129,14 @@ def careful(knots, chance):
     return knots[b] + (knots[b + 1] - knots[b]) * part
 
 
+@inlined
+def put_answer_weights(calibration, weights):
+    for term in range(N_TERMS):
+        weights[term] = calibration.weights[term]
+    weights[5] = max(weights[5], 0.0)
+    weights[1] = max(weights[1], -weights[2] - weights[5] / (1.0 + OFFSET))
+
+
 @kernel
 def estimate(calibration, class_ids, scores, best_ids, best_scores, estimates):
     """Write the probabilities of some labels of a ranking into ``estimates`` (float64), as answers have them.
@@ -133,10 +151,7 @@ def estimate(calibration, class_ids, scores, best_ids, best_scores, estimates):
     best = clip_score(best_scores[0]) if len(best_scores) > 0 else 0.0
     second = clip_score(best_scores[1]) if len(best_scores) > 1 else 0.0
     weights, knots = floats_on_stack(N_TERMS), floats_on_stack(N_KNOTS)
-    for term in range(N_TERMS):
-        weights[term] = calibration.weights[term]
-    weights[5] = max(weights[5], 0.0)
-    weights[1] = max(weights[1], -weights[2] - weights[5] / (1.0 + OFFSET))
+    put_answer_weights(calibration, weights)
     estimate_all(weights, clipped, n, best, second, best_at, logs, estimates)
     put_knots(calibration.bins, knots)
     for i in range(n):
@@ -249,3 +264,53 @@ def learn_pairs(state, scores, true, known):
     start_period(bins)
     solve(curvature, gradient, step, N_TERMS, RIDGE)
     add_step(weights, step, N_TERMS)
+
+
+@inner
+def note_suspect(calibration, number, best, label_counts, class_ids, n_true, true):
+    """Keep an event, before the calibration learns from it, if it is suspicious.
+
+    ``number`` is that of the event. ``best`` has the best classes with a score above 0, and ``true``, shape (N_BEST,),
+    says which are true; ``class_ids`` begin with the true ones. A label that is not among the best has probability 0.
+    """
+    first = 0
+    while first < N_BEST and true[first]:
+        first += 1
+    if first == N_BEST or best.class_ids[first] < 0:
+        return
+    given, place = -1, first
+    for j in range(n_true):
+        at = 0
+        while at < N_BEST and best.class_ids[at] != class_ids[j]:
+            at += 1
+        if at > place and class_ids[j] >= 0 and label_counts[class_ids[j]] >= LEAST_LEARNED:
+            given, place = class_ids[j], at
+    if given < 0:
+        return
+    # Most end here: an answer is not above its estimate, and with a logit below 0 that is below LEAST_SUSPICION.
+    weights, terms, logit = floats_on_stack(N_TERMS), floats_on_stack(N_TERMS), 0.0
+    put_answer_weights(calibration, weights)
+    score, top, second = clip_score(best.scores[first]), clip_score(best.scores[0]), clip_score(best.scores[1])
+    put_terms(score, top, second, first == 0, logarithm(OFFSET + score), terms)
+    for term in range(N_TERMS):
+        logit += weights[term] * terms[term]
+    if logit < 0.0:
+        return
+    ids, scores, chances = np.empty(N_BEST, np.int32), np.empty(N_BEST), np.empty(N_BEST)
+    for i in range(N_BEST):
+        ids[i], scores[i] = best.class_ids[i], best.scores[i]
+    estimate(calibration, ids, scores, ids[:2], scores[:2], chances)
+    chance = chances[place] if place < N_BEST else 0.0
+    if chances[first] - chance < LEAST_SUSPICION:
+        return
+    events, kept = calibration.suspects, calibration.suspect_chances
+    row, least = -1, chances[first] - chance
+    for i in range(MOST_SUSPECTS):
+        own = kept[i, 1] - kept[i, 0] if events[i, NUMBER] + SUSPECTED > number else 0.0
+        if own < least:
+            row, least = i, own
+    if row >= 0:
+        events[row, NUMBER], events[row, GIVEN], events[row, FIRST] = number, given, ids[first]
+        for i in range(len(calibration.at)):
+            events[row, MILLISECONDS + i] = calibration.at[i]
+        kept[row, 0], kept[row, 1] = chance, chances[first]

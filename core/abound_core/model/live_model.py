@@ -229,6 +229,9 @@ class LiveModel(ModelState):
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
         """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number."""
+        if self.calibration.on:
+            (entry, place), offset = self.at, self.calibration.arrays.at
+            offset[0], offset[1], offset[2] = entry.milliseconds, entry.sequence, entry.position + place
         if self.changes.any:
             n = int(
                 count_unchanged(self.labels.arrays, self.changes.class_of, self.changes.retired, buffer, at, len(ranks))

@@ -23,7 +23,7 @@ from abound_core.index.index import Index
 from abound_core.index.params import IndexParams
 from abound_core.instances.vocabulary import Vocabulary
 from abound_core.model.active_version import NEVER_ACTIVATED, ServingState
-from abound_core.model.calibration import Calibration
+from abound_core.model.calibration import Calibration, Suspect
 from abound_core.model.counters import Counters
 from abound_core.model.decisions import Decisions
 from abound_core.model.label_changes import GIVEN_UP, LabelChanges, Renamed
@@ -35,12 +35,12 @@ from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 from abound_core.types import Offset
 
-STATE_FORMAT = 5
+STATE_FORMAT = 6
 """Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
 
-5: the score has the classes of its newest ranks, and labels have parents. (4: the sums of a re-ranker have a row only
-for each class with a vector. 3: receipts lie in pages, each receipt packed separately. 2: packed by pages. 1: no
-pages.)
+6: a calibration has the most suspicious events. (5: the score has the classes of its newest ranks, and labels have
+parents. 4: the sums of a re-ranker have a row only for each class with a vector. 3: receipts lie in pages, each receipt
+packed separately. 2: packed by pages. 1: no pages.)
 """
 
 PARTS = (
@@ -177,6 +177,19 @@ class ModelState:
             self._unlearned_at, self._unlearned = known, frozenset(map(self.label, class_ids.tolist()))
         return self._unlearned
 
+    def suspects(self) -> list[Suspect]:
+        """Return the events that may have a wrong label, most suspicious first, by the present names of their labels.
+
+        Those of labels that were retired, or merged with one another, are left out.
+        """
+        of, retired, kept = (
+            self.changes.of,
+            self.changes.is_retired,
+            self.calibration.suspects(self.prequential.n_learned),
+        )
+        kept = [one._replace(given=of(one.given), first=of(one.first)) for one in kept]
+        return [one for one in kept if one.given != one.first and not (retired(one.given) or retired(one.first))]
+
     def _is_unlearned(self) -> npt.NDArray[np.bool_]:
         n = self.labels.n_ids
         never = np.equal(self._tallies.label_counts[:n], 0)
@@ -297,7 +310,9 @@ class ModelState:
             state.serving = msgspec.convert(meta["serving"], ServingState)
             state.prequential = Prequential.from_arrays(parts["prequential"])
             state.receipts = Receipts.from_arrays(parts["receipts"])
-            state.calibration = Calibration.from_arrays(state.config.estimates, parts["calibration"])
+            state.calibration = Calibration.from_arrays(
+                state.config.estimates, parts["calibration"], state.labels.n_ids
+            )
             state.decisions = Decisions.from_arrays(state.config.decide, parts["decisions"])
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
             state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)

@@ -54,6 +54,29 @@ def list_models(client: Client) -> Printed:
     return answer, partial(print_rows, columns, rows, whole=columns, right=sizes)
 
 
+@asks_service
+def suspicious(
+    client: Client,
+    name: Name,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="Maximum number of events.")] = 50,
+) -> Printed:
+    """List the events whose label may be wrong: another label was probable before the model learned them.
+
+    Of a model with calibrate or decide.
+    """
+    answer, columns = client.suspicious(name, limit=limit), ("offset", "taught", "was sure of", "source", "features")
+    doubts = ("label", "probability"), ("first", "first_probability")
+    rows = [
+        (
+            one["offset"],
+            *(f"{one[label]} ({one[chance]:.1%})" for label, chance in doubts),
+            *(one["source"] or "", " ".join(one["features"] or ())),
+        )
+        for one in answer["events"]
+    ]
+    return answer, partial(print_rows, columns, rows, whole=columns[:1])
+
+
 @models.command("show")
 @asks_service
 def show_model(client: Client, name: Name) -> Printed:

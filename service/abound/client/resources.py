@@ -155,6 +155,14 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         """Return a label: how often it was learned, its R@1, wrong labels that were ranked before it, its features."""
         return self._ask(Call("GET", f"{model_path(name)}/label{query_string(name=label, limit=limit)}"))
 
+    def suspicious(self, name: str, *, limit: int | None = None) -> Document:
+        """Return the events that may have a wrong label, most suspicious first, of a model with probabilities."""
+        return self._ask(Call("GET", f"{model_path(name)}/suspicious{query_string(limit=limit)}"))
+
+    def dismiss(self, name: str, offset: str) -> Nothing:
+        """Leave an event out of ``suspicious`` from now on: its label is right."""
+        return self._delete(f"{model_path(name)}/suspicious/{offset}")
+
     def configure(self, name: str, fields: Answer) -> Document:
         """Create a model or change fields of its configuration."""
         return self._ask(Call("PUT", model_path(name), encode_document(fields), JSON))

@@ -52,6 +52,8 @@ return id
 
 TOKEN_LENGTH = 22
 
+DISMISSED = "suspicious:dismissed"  # key of the offsets of suspicious events that a person has dismissed
+
 _ID = re.compile(rf"(\d{{1,20}}-\d{{1,20}})-([A-Za-z0-9_-]{{{TOKEN_LENGTH}}})", re.ASCII)
 
 
@@ -206,7 +208,7 @@ async def copy(
             left = await client.pttl(keys.key("remembered"))
             if left > 0:
                 await client.pexpire(new.key("remembered"), left)
-            for part in ("remembered:bytes", "remembered:learned"):
+            for part in ("remembered:bytes", "remembered:learned", DISMISSED):
                 await client.copy(keys.key(part), new.key(part), replace=True)
     return after
 

@@ -9,7 +9,8 @@ POST ``.../classify`` and ``.../learn``        that scope, for the model
 PUT ``.../labels``                             ``learn``, for the model
 GET of a model, its stats, labels, label,      any scope, for the model
 snapshots, versions, challengers
-GET ``.../events``                             ``learn``, for the model
+GET ``.../events`` and ``.../suspicious``      ``learn``, for the model
+DELETE ``.../suspicious/{offset}``             ``learn``, for the model
 GET ``.../uncertain``                          ``classify`` and ``learn``, for the model
 ``/models`` ``/methods``                       any scope; only the models that the key is for are listed
 ``/metrics``                                   any scope, not limited to models
@@ -52,6 +53,7 @@ ADMIN = ("admin",)
 READABLE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("comparison", "stats", "label", "labels", "snapshots", "versions", "challengers"), ()),
     "events": LEARNS,
+    "suspicious": LEARNS,
     "uncertain": ("classify", "learn"),
 }
 """The scopes that reading these parts of a model requires."""
@@ -83,7 +85,7 @@ def requirement_of(method: str, path: str) -> KeyRequirement | None:
     rest = parts[3:]
     if method == "POST" and rest in (["classify"], ["learn"]):
         return KeyRequirement((rest[0],), parts[2])
-    if method == "PUT" and rest == ["labels"]:
+    if (method == "PUT" and rest == ["labels"]) or (method == "DELETE" and rest[:1] == ["suspicious"]):
         return KeyRequirement(LEARNS, parts[2])
     if reads and len(rest) == 1 and rest[0] in READABLE:
         return KeyRequirement(READABLE[rest[0]], parts[2])

@@ -1,8 +1,8 @@
-// Events: what a model was taught, the newest first; corrected and undone.
+// Events: what a model was taught, the newest or the most suspicious first; corrected and undone.
 
-import { announce, breakable, card, confirmed, debounced, empty, field, fill, h, table } from "./dom.js";
-import { get, modelPath, part } from "./api.js";
-import { legible, when } from "./format.js";
+import { announce, breakable, card, confirmed, debounced, empty, field, fill, h, newId, table } from "./dom.js";
+import { ask, get, modelPath, part } from "./api.js";
+import { chance, legible, when } from "./format.js";
 import { correct } from "./instance.js";
 import { recorded, undo } from "./journal.js";
 import { findNames, spoken } from "./names.js";
@@ -16,8 +16,13 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }) };
   const isClosed = Boolean(lacks("learn", ""));
   let shown = [];
+  let doubts = false; // whether suspicious events are listed
+  const name = newId("kind");
+  const choice = h("div", { class: "choice", role: "radiogroup", "aria-label": "Which events" }, ["Newest", "Suspicious"].map((said, at) =>
+    h("label", {}, h("input", { type: "radio", name, checked: at === 0, onchange: () => { doubts = label.disabled = source.disabled = at === 1; list(); } }), said)));
   fill(root, card(
     "What the model was taught",
+    isClosed ? null : choice,
     isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope learn.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
     parts.said,
     parts.list,
@@ -27,15 +32,20 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
 
   async function list(isMore = false) {
     const mine = recorded(about.incarnation);
+    const asked = doubts;
     try {
       let found = [...mine.values()];
-      if (!isClosed) {
+      if (doubts) {
+        found = (await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal })).events;
+      } else if (!isClosed) {
         const query = { limit: String(PAGE), ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
         found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
       }
-      shown = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];
-      await findNames(model, shown.flatMap((one) => [...one.labels, ...one.rejected]), signal);
-      draw(found.length === PAGE);
+      const next = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];
+      await findNames(model, next.flatMap((one) => [...one.labels, ...one.rejected, ...(asked ? [one.label, one.first] : [])]), signal);
+      if (asked !== doubts) return;
+      shown = next;
+      draw(found.length === PAGE && !doubts);
     } catch (error) {
       if (!signal.aborted) fill(parts.list, problem(error));
     }
@@ -43,27 +53,38 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
 
   function draw(isMore) {
     if (shown.length === 0) {
-      fill(parts.list, empty("No event.", "The newest events of the log are listed; older ones are archived."));
+      fill(parts.list, doubts ? empty("No suspicious event.", "A model with calibrate or decide lists events whose label it held improbable, and another one probable, before it learned them.") : empty("No event.", "The newest events of the log are listed; older ones are archived."));
       return;
     }
     fill(
       parts.list,
-      table("Events, newest first", ["time", "instance", "labels", "source", "#rank before", ""], shown.map((one) => [
+      table(doubts ? "Events, most suspicious first" : "Events, newest first", ["time", "instance", doubts ? "why" : "labels", "source", ...(doubts ? [] : ["#rank before"]), ""], shown.map((one) => [
         h("span", { class: "whole" }, when(one.time)),
         h("span", { class: "break wide", dir: "auto" }, breakable(textOf(one))),
-        h("span", { class: "break" }, one.labels.map((name) => spoken(model, name)).join(", "), one.rejected.map((name) => ` not ${spoken(model, name)}`).join(",")),
+        doubts ? h("span", { class: "break" }, `taught ${spoken(model, one.label)}, but the model was ${chance(one.first_probability)} sure of ${spoken(model, one.first)}`) : h("span", { class: "break" }, one.labels.map((name) => spoken(model, name)).join(", "), one.rejected.map((name) => ` not ${spoken(model, name)}`).join(",")),
         h("span", { class: "break" }, one.source ?? "–"),
-        "rank" in one ? (one.rank ?? "none") : "–",
+        ...(doubts ? [] : ["rank" in one ? (one.rank ?? "none") : "–"]),
         h(
           "div",
           { class: "row end" },
-          isClosed ? null : h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: () => { correct(model, one); location.hash = `try/${part(model)}`; } }, "Correct"),
+          doubts ? h("button", { type: "button", class: "small", "aria-label": `Right after all: ${textOf(one)}`, onclick: () => dismiss(one) }, "Right after all") : null,
+          !isClosed && (one.text || one.features) ? h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: async () => { correct(model, one); if (doubts) await dismiss(one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
           refused ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Undo ${textOf(one)}`, onclick: () => takeBack(one) }, "Undo"),
         ),
       ])),
       h("p", { class: "hint" }, "The log keeps words and features. The text as it was, and the rank, are known for what this tab has taught."),
       isMore ? h("button", { type: "button", onclick: () => list(true) }, "Show more") : null,
     );
+  }
+
+  /** Leave an event out of the suspicious ones from now on. */
+  async function dismiss(one) {
+    try {
+      await ask("DELETE", `${modelPath(model)}/suspicious/${part(one.offset)}`, { signal });
+      await list();
+    } catch (error) {
+      if (!signal.aborted) fill(parts.said, problem(error));
+    }
   }
 
   async function takeBack(one) {

@@ -11,16 +11,26 @@ from hypothesis import strategies as st
 from numba import njit
 
 from abound_core.config import ModelConfig
-from abound_core.instances.record import add_details, pack_labels
+from abound_core.instances.record import add_details, pack_change, pack_labels
 from abound_core.limits import Limits
 from abound_core.model import reranker_kernels as reranker
 from abound_core.model.calibration import Calibration, binned, reliability_of
-from abound_core.model.calibration_kernels import MOST_SOLVED, N_TERMS, learn_pairs, solve
+from abound_core.model.calibration_kernels import (
+    MOST_SOLVED,
+    MOST_SUSPECTS,
+    N_TERMS,
+    estimate,
+    learn_pairs,
+    note_suspect,
+    solve,
+)
 from abound_core.model.entry_application import Unit
+from abound_core.model.label_changes import ChangeRequest, LabelChange, encode
 from abound_core.model.live_model import LiveModel
 from abound_core.numba.exp_log import exponential
 from abound_core.numba.intrinsics import pointer
-from abound_core.types import Ranking
+from abound_core.numba.top_k import Best
+from abound_core.types import Offset, Ranking
 from tests.core.model.test_live_model import Instance, learn, learned, vector_of
 from tests.core.oracles import calibration as calibration_oracle
 from tests.core.oracles.calibration import Oracle
@@ -208,7 +218,7 @@ def test_it_changes_nothing_of_what_is_learned(update):
     theirs = calibrated.to_arrays()
     for name, array in plain.to_arrays().items():
         np.testing.assert_array_equal(array, theirs.pop(name), err_msg=name)
-    assert set(theirs) == {"calibration/weights", "calibration/curvature", "calibration/bins"}
+    assert {name.partition("/")[0] for name in theirs} == {"calibration"}
 
 
 def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off():
@@ -245,4 +255,79 @@ def test_whatever_scores_come_the_numbers_stay_finite():
         scores[rng.integers(0, 6) :] = 0.0
         learn_pairs(calibration.arrays, scores, rng.random(5) < 0.3, np.ones(5, np.bool_))
     assert all(np.isfinite(array).all() for array in calibration.arrays)
-    assert Calibration.from_arrays(True, calibration.to_arrays()).digest_bytes() == calibration.digest_bytes()
+    assert Calibration.from_arrays(True, calibration.to_arrays(), 0).digest_bytes() == calibration.digest_bytes()
+
+
+def test_suspicious_events_are_those_that_a_plain_search_finds():
+    """Events of which another label was much more probable before they were learned, at their offsets."""
+    model, rng = learned([], update="sls", calibrate=True), random.Random(8)
+    expected = []
+    for number, (keys, labels) in enumerate(stream(400, 7)):
+        label = f"c{rng.randrange(6)}" if rng.random() < 0.1 else labels[0] if number < 390 else "new"
+        at, vector = Offset(1000 + number, 2, rng.randrange(3)), vector_of(keys)
+        ranking = counted(model, vector).rank_estimated(vector, 5)
+        chances = {
+            model.label(class_id): chance
+            for class_id, score, chance in zip(*map(np.ndarray.tolist, ranking), strict=True)  # type: ignore[arg-type]
+            if score > 0
+        }
+        given, first = chances.get(label, 0.0), next(iter(chances), label)
+        if first != label and chances[first] - given >= 0.5 and model.times_learned(model.find(label)) >= 5:
+            expected.append((str(at), label, given, first, chances[first]))
+        units = [Unit(at.position, emptied=True)] * (at.position > 0) + [Unit(1)]
+        record = vector + pack_labels([label], Limits())
+        model.begin(record, at.position + 1, units, at._replace(position=0)).finish()
+    expected.sort(key=lambda one: one[2] - one[4])
+
+    def listed():
+        return [
+            (str(s.offset), model.label(s.given), s.chance, model.label(s.first), s.first_chance)
+            for s in model.suspects()
+        ]
+
+    assert listed() == expected
+    assert len(expected) > 10
+    # Renamed labels have their present names. Merged with one another, or retired, they contradict nothing.
+    (_, given, _, first, _), other = expected[0], expected[0][3]
+    change(model, "rename", first, "other")
+    assert listed()[0][3] == "other"
+    change(model, "merge", given, "other")
+    assert {frozenset(one[1::2]) for one in listed()}.isdisjoint({frozenset((given, "other")), frozenset(("other",))})
+    change(model, "retire", "other", "")
+    assert [one for one in expected if not {one[1], one[3]} & {given, other}] == listed()
+
+
+def change(model: LiveModel, kind: str, name: str, to: str) -> None:
+    model.begin(pack_change(encode(ChangeRequest([LabelChange(kind, name, to)]))), 1, [Unit(1)]).finish()
+
+
+@njit
+def noted(calibration, number, scores, class_ids):
+    counts, true = np.full(3, 5), np.zeros(5, np.bool_)
+    ids = np.array([0, 1, -1, -1, -1], np.int32)
+    true[1] = class_ids[0] == 1
+    note_suspect(calibration, number, Best(ids, scores), counts, class_ids, 1, true)
+
+
+def test_the_most_suspicious_of_the_newest_events_are_kept():
+    calibration, rng, best = Calibration(True), np.random.default_rng(3), np.array([0, 1], np.int32)
+    calibration.arrays.bins[1] = 1e4  # the estimates have proved right
+    rows, number, chances = [(0, 0.0)] * MOST_SUSPECTS, 0, np.empty(2)
+    for _ in range(4000):
+        number += int(rng.integers(1, 100))
+        scores = np.append(rng.uniform([0.6, 0.0], [1.2, 0.5]), np.zeros(3))
+        estimate(calibration.arrays, best, scores[:2], best, scores[:2], chances)
+        calibration.arrays.at[:] = number, 0, 0
+        noted(calibration.arrays, number, scores, np.array([rng.integers(3)], np.int32))
+        given = calibration.arrays.suspects[calibration.arrays.suspects[:, 0] == number, 4]
+        if len(given):
+            suspicion = chances[0] - (chances[1] if given[0] == 1 else 0.0)
+            worth = [one if row + 100_000 > number else 0.0 for row, one in rows]
+            assert suspicion > min(worth)
+            rows[worth.index(min(worth))] = number, suspicion
+    kept = calibration.suspects(number)
+    newest = [row for row in rows if row[0] + 100_000 > number > 0 < row[0]]
+    assert [(one.offset.milliseconds, one.first_chance - one.chance) for one in kept] == sorted(
+        newest, key=lambda row: (-row[1], -row[0])
+    )
+    assert 500 < len(kept) < 1000

@@ -14,6 +14,7 @@ from abound_core.errors import Corrupted
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import INTERCEPT, MEANING, RERANKED, LiveModel
 from abound_core.model.reranker_kernels import MOST_COUNTED
+from abound_core.types import Offset
 from tests.core.model.forging import CONFIGS, forgery_of, instance, records
 from tests.randomness import examples
 
@@ -26,8 +27,8 @@ ALL = CONFIGS | {
 every_configuration = pytest.mark.parametrize("name", ALL)
 
 
-def applied(model: LiveModel, made: list[bytes], slices: int) -> LiveModel:
-    applying = model.begin(b"".join(made), len(made), [Unit(len(made))])
+def applied(model: LiveModel, made: list[bytes], slices: int, first: int = 0) -> LiveModel:
+    applying = model.begin(b"".join(made), len(made), [Unit(len(made))], Offset(0, 0, first))
     while not applying.done:
         applying.step(slices)
     return model
@@ -43,7 +44,7 @@ def test_slices_secrets_and_snapshots_change_nothing(name, seed, slices, cut):
     before = applied(LiveModel(config, (99, 7)), made[:cut], slices)
     loaded = LiveModel.from_arrays(before.meta(), before.to_arrays(), (5, 6))
     assert loaded.digest() == before.digest()
-    applied(loaded, made[cut:], slices + 1)
+    applied(loaded, made[cut:], slices + 1, cut)
     assert loaded.digest() == whole.digest()
     assert loaded.stats() == whole.stats() | {"memory": loaded.stats()["memory"]}
     for _ in range(10):

@@ -34,16 +34,16 @@ DIGESTS = {
     "memory": "13fd1c7d5ac1152c165a132082945a55",
     "sls": "04dfdbb7733dd26964825c9d65d44721",
     "rows": "c21559783e2448888b11784519fb90d2",
-    "calibrate": "156269cfe650c1dc7b695c46118cead5",
+    "calibrate": "4edbc3aab65bfba527481f3ef90d6bed",
     "vectors": "30f34483e880be9be83af8c5ed2b48ca",
     "rerank": "3283dbf053a15c665e1fd96718080ead",
     "keys": "1246e4d94fe08a00dff6c41ebb9a4a5b",
-    "configure": "c7962bdf14b28ac8404be87ea3d03032",
+    "configure": "3956cca02e483c0430f4def7feb6c417",
     "feedback_fsu": "fad5ade786023240053d6489ae15032d",
     "feedback_sls": "3cf8aed4be99cb21ab5e3410f9e1652c",
     "names": "efd960c7090e551b98a49a36796ec871",
     "default_rerank": "836759e7a3bb3933f17d2b7492867411",
-    "decide": "5fbe678182dabaeef5cf4ab7d91263c3",
+    "decide": "65e5ebb2627fbfd86507a8237449b39e",
 }
 
 
