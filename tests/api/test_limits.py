@@ -77,10 +77,11 @@ def first_of(*connections: socket.socket) -> bytes:
     return bytes(ready[0].recv(65_536))
 
 
-def test_no_request_has_a_field_for_a_url(service: Served) -> None:
+def test_no_request_but_a_configuration_has_a_field_for_a_url(service: Served) -> None:
     document = service.http.get("/openapi.json").json()
     bodies = [operation.get("requestBody") for item in document["paths"].values() for operation in item.values()]
     bodies += [document["components"]["schemas"][name] for name in ("ClassifyRequest", "LearnRequest")]
     fields = set(re.findall(r'"(\w+)": \{', json.dumps(bodies)))
     assert len(fields) > 20
-    assert not {field for field in fields if re.search("url|uri|path|host", field, re.IGNORECASE)}
+    found = {field for field in fields if re.search("url|uri|path|host", field, re.IGNORECASE)}
+    assert found == {"url"}  # of an encoder, whose host must be in a setting

@@ -12,6 +12,7 @@ import pytest
 
 from abound.api.classify import Classify
 from abound.log.events import ActivateEvent, PrepareVersionEvent
+from abound.processes.remote_encoder import RemoteEncoder
 from abound.replica import rankers as ranking_pool
 from abound.replica.loaded_versions import ServingParams
 from abound.replica.predictions import RememberParams
@@ -183,7 +184,7 @@ class RouteCaller:
         self.replica = replica
         self.rankers = ranking_pool.Rankers(replica.loaded_versions, replica.params.serving)
         rates = RateLimiter(replica.store, RateParams())
-        self.work = Classify(replica, Settings(), RememberParams(), rates, self.rankers)
+        self.work = Classify(replica, Settings(), RememberParams(), rates, self.rankers, RemoteEncoder(Settings()))
 
     async def ask(self, **request: Any) -> dict[str, Any] | None:
         """An answer; None when there is none for now."""

@@ -92,6 +92,10 @@ class Calibration:
         if on:
             self.arrays.weights[:], self.arrays.curvature[:] = FIRST_WEIGHTS, RIDGE * np.eye(N_TERMS)
 
+    @property
+    def n_bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
     def probabilities(self, ranking: Ranking) -> Floats:
         """Return the probabilities of the classes of a ranking of all classes, shape (k,)."""
         estimates = np.empty(len(ranking.scores))

@@ -111,7 +111,7 @@ class ModelState:
                 "index": self.index.n_bytes + self.label_sets.n_bytes,
                 "features": self.features.n_bytes,
                 "labels": self._labels_bytes,
-                "counters": self._tallies.n_bytes + self.prequential.n_bytes,
+                "counters": self._counters_bytes,
                 "receipts": self.receipts.n_bytes,
             }
             | reranker,
@@ -203,15 +203,18 @@ class ModelState:
     @property
     def n_bytes(self) -> int:
         names = self.features.n_bytes + self._labels_bytes
-        counters = self._tallies.n_bytes + self.prequential.n_bytes
         return (
             self.index.n_bytes
             + self.label_sets.n_bytes
             + names
-            + counters
+            + self._counters_bytes
             + self.receipts.n_bytes
             + self.reranker.n_bytes
         )
+
+    @property
+    def _counters_bytes(self) -> int:
+        return self._tallies.n_bytes + self.prequential.n_bytes + self.calibration.n_bytes
 
     @property
     def _labels_bytes(self) -> int:

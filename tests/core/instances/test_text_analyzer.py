@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
-from abound_core.config import AnalyzerConfig, ModelConfig
+from abound_core.config import BEFORE, AnalyzerConfig, ModelConfig
 from abound_core.instances import text_analyzer
 from abound_core.instances.html_text import text_of
 from abound_core.instances.record import pack_labels
@@ -171,10 +171,8 @@ STREAM = [
     ("update", "digest"), [("fsu", "fa5cf8cfc3444fb9e3f51f528b48d4ab"), ("sls", "facdb751d7b676211be0189988e6b832")]
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
-    simple = AnalyzerConfig(boundaries="simple")
-    config = ModelConfig(
-        update=update, rows=False, numbers="raw", normalize=False, known=False, analyzer=simple, recovery=0
-    )
+    before = BEFORE | {"update": update, "rows": False, "analyzer": AnalyzerConfig(boundaries="simple")}
+    config = ModelConfig(**before)
     model = LiveModel(config, (1, 2))
     for features, text, label in STREAM:
         record = model.vectorizer.vectorize(features, text) + pack_labels([label], Limits())
