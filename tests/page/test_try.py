@@ -88,6 +88,20 @@ def test_several_labels_are_chosen_and_learned_together_and_undone(open_page: Op
     assert stats(serving)["learned"] == learned - 1
 
 
+def test_the_others_are_ranked_anew_given_a_marked_label(open_page: Open, create_model: Create) -> None:
+    address = create_model("sets", update="sls")
+    learn(address, [{"text": "red", "labels": [["shirt", "silk"], ["hat", "felt"]][i % 2]} for i in range(80)])
+    page = open_page("try", "sets")
+    page.get_by_role("textbox", name="Text").fill("red")
+    names = page.locator(".rank .name")
+    expect(names).to_have_count(4)
+    for right, other in (("shirt", "silk"), ("hat", "felt")):
+        page.get_by_role("button", name=f"{right} is right").click()
+        expect(names.nth(0)).to_have_text(right)
+        expect(names.nth(1)).to_have_text(other)
+        page.get_by_role("button", name=f"{right} is right").click()
+
+
 def test_labels_are_found_by_name_and_new_ones_are_asked_for(open_page: Open, create_model: Create) -> None:
     address = create_model("by-name", update="sls")
     labels = [{"label": "c7", "name": "Winter wheat"}, {"label": "c8", "name": "Rye"}]

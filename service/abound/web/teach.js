@@ -136,6 +136,7 @@ export function teaching({ model, about, signal, attempt, refused }, { read, ran
     warn,
     toggle: chips.toggle,
     clear,
+    right: () => [...marks.chosen.keys()],
     isRight: chips.has,
     isWrong: (label) => marks.rejected.has(label),
     /** The instance is another one: wrong labels, or none, were meant for the former. */

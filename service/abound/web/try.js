@@ -34,7 +34,7 @@ export function show(root, context) {
     typed() { before = null; lesson.forget(); typed(); },
     switched() { lesson.forget(); rank(); },
   });
-  const lesson = teaching(context, { read: readable, ranked: () => answered?.labels ?? [], changed: mark, learned, undone: () => learned(null) });
+  const lesson = teaching(context, { read: readable, ranked: () => answered?.labels ?? [], changed() { mark(); rankOthers(); }, learned, undone: () => learned(null) });
   const corrects = marksOf(model).corrects;
   fill(
     root,
@@ -67,7 +67,7 @@ export function show(root, context) {
 
   /** Show the answers after an event was learned or undone. */
   function learned(label) {
-    before = label !== null && answered ? answered.labels.map((one) => one.label) : null;
+    before = label !== null && answered ? answered.alone.map((one) => one.label) : null;
     chosen = label;
     return rank();
   }
@@ -110,13 +110,34 @@ export function show(root, context) {
       if (applied.length) answer.labels = (await post(path, { ...request, decide: false, min_offset: answer.offset }, { signal })).labels; // such an answer has no other ones
       if (number !== asked) return; // a newer request was sent meanwhile
       if (!version.value && answer.version !== about.version) lookAgain();
-      answered = { ...answer, applied, request, isLimited: "min_probability" in request };
+      answered = { ...answer, applied, alone: answer.labels, known: [], request, isLimited: "min_probability" in request };
       keepNames(model, answer.labels);
       draw();
       if (before === null) lesson.apply(applied);
       lesson.warn();
+      await rankOthers();
     } catch (error) {
       if (number === asked && !signal.aborted) withoutLabels(problem(error));
+    }
+  }
+
+  /** Rank the other labels given those that are marked as right, if that makes a difference. */
+  async function rankOthers() {
+    if (!about.config.known || answered?.version !== "live") return;
+    const known = lesson.right();
+    if (String(known) === String(answered.known)) return;
+    const shown = answered;
+    const { min_probability, ...request } = shown.request;
+    shown.known = known;
+    try {
+      const { labels } = known.length ? await post(`${modelPath(model)}/classify`, { ...request, known, decide: false }, { signal }) : { labels: [] };
+      if (shown !== answered || shown.known !== known) return;
+      const matters = labels.some((one) => one.because?.some(({ feature }) => feature === "(known)"));
+      shown.labels = matters ? [...shown.alone.filter((one) => lesson.isRight(one.label)), ...labels] : shown.alone;
+      keepNames(model, labels);
+      draw();
+    } catch (error) {
+      if (!signal.aborted) fill(parts.ranks, problem(error));
     }
   }
 
@@ -197,7 +218,7 @@ export function show(root, context) {
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
             h("span", { class: "named" }, name, " ", moved(one.label, at), id),
-            h("span", { class: "score" }, isProbable ? [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "] : null, score(one.score)),
+            h("span", { class: "score" }, one.probability !== undefined ? [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "] : null, score(one.score)),
           ),
           lacking.learn ? null : h("button", { type: "button", class: "small quiet right", "aria-label": `${spoken(model, one.label)} is right`, "aria-pressed": String(lesson.isRight(one.label)), "data-label": one.label, onclick: () => lesson.toggle(one.label) }, "✓", h("span", { class: "word" }, " Right")),
           lacking.learn ? null : h("button", { type: "button", class: "small quiet wrong", title: "Not this", "aria-label": `${spoken(model, one.label)} is not right`, "aria-pressed": String(lesson.isWrong(one.label)), "data-label": one.label, onclick: () => lesson.reject(one.label) }, "✗"),
@@ -229,7 +250,8 @@ export function show(root, context) {
   function meaning(isProbable) {
     if (isProbable) {
       const rough = about.learned < FEW_EVENTS ? ` It is rough: it rests on ${counted(about.learned, "event")}.` : "";
-      return `The percentage is the probability that a label is right; the score stands beside it.${rough}`;
+      const given = answered.labels === answered.alone ? "" : " Labels without one are ranked given those that you marked.";
+      return `The percentage is the probability that a label is right; the score stands beside it.${rough}${given}`;
     }
     if (!estimates()) return "A score is not a probability: turn on calibration under Models to get one.";
     return answered.version === "live" ? "A score is not a probability." : "Only the live index has probabilities: choose it under “Ranked by”.";
