@@ -97,6 +97,7 @@ def test_texts_are_encoded_in_few_calls_wherever_they_are_sent(service: Served, 
     path, plain = model_of(service, endpoint), f"/models/{fresh_model(service, update='sls')}"
     assert service.http.get(path).json()["config"]["analyzer"]["embed"]["dimension"] == D
     endpoint.asked.clear()
+    endpoint.keys.clear()
     given = [{"text": f"{kind} word {i}", "labels": [kind]} for i in range(40) for kind in ("red", "blue")]
     own = [one | {"vector": numbers(str(one["text"]))} for one in given]
     ways, blank = [], {"text": " ", "labels": ["red"], "features": {"f": 1}}
