@@ -68,7 +68,13 @@ def evaluate(
     ] = None,
     decide: Annotated[
         float | None,
-        typer.Option("--decide", metavar="AGREEMENT", help="Show what the live index answers without a person."),
+        typer.Option(
+            "--decide",
+            metavar="AGREEMENT",
+            min=0.5,
+            max=0.999,
+            help="Show what the live index answers without a person.",
+        ),
     ] = None,
     dry_run: DryRun = False,
     yes: Misread = False,
