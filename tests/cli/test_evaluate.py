@@ -44,7 +44,7 @@ def test_evaluate_shows_what_a_model_would_decide(run: Run, train: Path, test: P
         (["--hide-labels", "0.5"], "from a method only"),
         (["--method", "swnn", "--passes", "2"], "for the live index"),
         (["--method", "swnn", "--decide", "0.9"], "for the live index"),
-        (["--decide", "0.1"], "less than or equal to 0.999"),
+        (["--decide", "0.1"], "greater than or equal to 0.5"),
         (["--method", "swnn", "--set", "S=0"], "S must be"),
         (["--method", "swnn", "--set", "margin=1"], "margin is not a parameter of swnn"),
         (["--method", "swnn", "--set", "params=auto", "--set", "S=3"], "params can only be auto"),
