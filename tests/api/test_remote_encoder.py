@@ -129,6 +129,7 @@ WRONG: dict[str, tuple[int, bytes, str]] = {
     "status": (401, f"the key {KEY} is wrong".encode(), "status 401"),
     "redirect": (302, changed(), "status 302"),
     "no JSON": (200, b"<html>", "vectors of 1 to 2048 numbers"),
+    "endless": (200, b" " * (9 * 2**20), "more than 8388608 bytes"),
     "deep JSON": (200, b'{"data":' + b"[" * 50_000, "vectors of 1 to 2048 numbers"),
     "other JSON": (200, b'{"embeddings": []}', "vectors of 1 to 2048 numbers"),
     "NaN": (200, changed(embedding=[float("nan")] * D), "vectors of 1 to 2048 numbers"),

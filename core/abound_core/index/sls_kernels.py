@@ -13,8 +13,8 @@ therefore costs as much as ranking. With m true classes and x as ``weigh`` makes
     a new connection:      g_fc = x_f^2,  w_fc = eta x_f max(1 / (1 + x_f^2), .1) e_c
 
 kappa is the parameter ``recovery``: where a prediction is wrong, steps become longer again, for data that changes.
-u_c is clipped to -8 .. 8. A feature is connected to true classes with s_c < 1 and to corrected
-others with s_c - .05 > .2, if abs(w_fc) is at least .02.
+u_c is clipped to -8 .. 8. A feature is connected to true classes with s_c < 1 and to corrected others with
+s_c - .05 > .2, if abs(w_fc) is at least .02.
 
 A feature has at most ``slots`` connections, or more while there are few features (``most_slots``). In a full list the
 connection with the least absolute weight is replaced. Each connection has a **step sum** g and a weight w of either

@@ -27,6 +27,7 @@ from abound_core.instances.text_encoder import MAX_CHARACTERS, text_to_encode
 from abound_core.limits import MAX_DIMENSION
 
 TEXTS_AT_ONCE = 32  # in one call, whose answer is decoded in some milliseconds
+MAX_ANSWER_BYTES = 8 * 2**20  # of a call; numbers take about 20 bytes each
 CALLS_AT_ONCE = 8  # of a process; others wait, within the time limit
 
 
@@ -100,10 +101,16 @@ class RemoteEncoder:
                 raise ValueError("is not in ABOUND_ENCODER_HOSTS")
             async with asyncio.timeout(limit), self._slots:
                 asked = {"model": encoder.model, "input": texts}
-                answer = await self._http.post(encoder.url, json=asked, headers=headers, follow_redirects=False)
-            if answer.status_code != 200:
-                raise ValueError(f"has answered with status {answer.status_code}; check url, model and key")
-            return _vectors(answer.content, encoder, len(texts))
+                sending = self._http.stream("POST", encoder.url, json=asked, headers=headers, follow_redirects=False)
+                async with sending as answer:
+                    if answer.status_code != 200:
+                        raise ValueError(f"has answered with status {answer.status_code}; check url, model and key")
+                    body = bytearray()
+                    async for part in answer.aiter_bytes():
+                        body += part
+                        if len(body) > MAX_ANSWER_BYTES:
+                            raise ValueError(f"has answered with more than {MAX_ANSWER_BYTES} bytes")
+            return _vectors(bytes(body), encoder, len(texts))
         except TimeoutError:
             why = f"has not answered in {limit:g} s"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
