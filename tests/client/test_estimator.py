@@ -340,6 +340,18 @@ def test_rows_may_have_several_classes(as_given: Callable[[Any], Any], config: d
         AboundClassifier().fit(TEXTS, TOPICS).partial_fit(TEXTS, as_given(y))
 
 
+def test_rows_that_no_class_fits_have_none(service: Served) -> None:
+    X = [f"{topic} {n} {m}" for n in range(9) for m in range(9) for topic in ("wheat", "oil", "weather")]
+    y = ["grain", "crude", None] * 81
+    for made in (AboundClassifier(config={"decide": {}}), AboundClassifier(config={"decide": {}}, url=service.url)):
+        made.fit(X, y).partial_fit(X, pandas.Series(y)).partial_fit(["weather today"], [None])
+        assert made.classes_.tolist() == ["crude", "grain"]
+        assert made.predict([*X[:3], "unknown"]).tolist() == [*y[:3], None]
+        assert (made.score(X, y), made.score(X[:3], ["grain", None, None])) == (1, pytest.approx(2 / 3))
+    with pytest.raises(ValueError, match="y has no class"):
+        made.fit(X[:2], [None, None])
+
+
 def test_a_zero_that_a_sparse_indicator_holds_is_no_class() -> None:
     y = sparse.csr_matrix(np.array([[1, 1, 0], [0, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 1]]))
     y.data[[1, 2]] = 0

@@ -88,7 +88,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     ``X`` is a sequence of texts, an array or sparse matrix of shape (n, n_features), or a frame. ``y`` has one class
     per row, or several as a binary indicator of shape (n, n_classes), dense or sparse, with a fixed number of columns.
-    Rows of an indicator without a class are not learned.
+    Rows of an indicator without a class are not learned. With ``config={"decide": {}}`` and one class per row, None
+    (or NaN) in ``y`` teaches that no class fits, and ``predict`` returns None for such rows.
 
     Threads may share a fitted estimator to predict, also while one of them learns with ``partial_fit``.
 
@@ -171,9 +172,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         ``sample_weight`` has a weight per row, at most 100; rows of weight 0 are not learned.
         """
-        X, y = self._validate(X, y, reset=True)
+        X, y, none = self._validate(X, y, reset=True)
         self._start(anew=True)
-        self._learn(X, y, self.passes, sample_weight)
+        self._learn(X, y, none, self.passes, sample_weight)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -189,12 +190,12 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             of another kind than before: texts after numbers, an indicator after single classes.
         """
         first = not hasattr(self, "classes_")
-        X, y = self._validate(X, y, reset=first)
+        X, y, none = self._validate(X, y, reset=first)
         if first:
             self._start(anew=False)
         if classes is not None:
             self._add_classes(np.asarray(classes))  # before the rows, since ``classes`` determines the type
-        self._learn(X, y, 1, sample_weight)
+        self._learn(X, y, none, 1, sample_weight)
         return self
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
@@ -208,7 +209,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, estimates = self._estimates(X)
         best = [np.argmax(scores, axis=1) for scores, _ in estimates]
         predicted: npt.NDArray[Any] = classes[np.concatenate(best)]
-        if (self.config or {}).get("decide") is not None:
+        if self._decides:
             predicted = predicted.astype(object)
             for at, block in enumerate(self._blocks(X)):
                 rows = list(self._rows(block))
@@ -217,6 +218,14 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     if row is None or next(found):
                         predicted[place] = None
         return predicted
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of rows that are predicted right. With None in ``y``, None is right."""
+        if self._is_multilabel() or not self._decides:
+            return float(super().score(X, y, sample_weight))
+        true = [None if is_absent(one) else one for one in y]
+        right = [one == other for one, other in zip(self.predict(X), true, strict=True)]
+        return float(np.average(right, weights=sample_weight))
 
     @property
     def predict_proba(self) -> Callable[[Any], npt.NDArray[np.float64]]:
@@ -263,6 +272,10 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- backend and classes
 
+    @property
+    def _decides(self) -> bool:
+        return (self.config or {}).get("decide") is not None
+
     def _start(self, anew: bool) -> None:
         config = {"update": self.update, **(self.config or {})}
         if self._kind != TEXTS:
@@ -281,8 +294,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._backend, self.model_ = over, name
         self._set_classes(np.empty(0))
 
-    def _learn(self, X: Any, y: npt.NDArray[Any], passes: int, sample_weight: Any) -> None:
+    def _learn(self, X: Any, y: npt.NDArray[Any], none: list[bool], passes: int, sample_weight: Any) -> None:
         weights = _weights(sample_weight, y.shape[0])
+        labels: list[list[str] | None]  # None: a row to leave out
         if y.ndim == 2:
             self._add_classes(np.arange(y.shape[1]))
             if y.shape[1] != len(self.classes_):
@@ -291,13 +305,14 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows.sum_duplicates()
             rows.eliminate_zeros()
             columns = (rows.indices[at:end].tolist() for at, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True))
-            labels = [[str(column) for column in row] for row in columns]
+            labels = [[str(column) for column in row] or None for row in columns]
         else:
-            labels = [[label_text(one)] for one in self._add_classes(y).tolist()]
+            classes = self._add_classes(y).tolist()
+            labels = [[] if is_none else [label_text(one)] for one, is_none in zip(classes, none, strict=True)]
         for _ in range(passes):
             taken = zip(self._rows(X), labels, weights, strict=True)
             self._backend.learn(
-                (row, some, weight) for row, some, weight in taken if row is not None and some and weight
+                (row, some, weight) for row, some, weight in taken if row is not None and some is not None and weight
             )
 
     def _add_classes(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -332,8 +347,18 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- rows and scores
 
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
-        """Return rows and classes as ``_rows`` and ``_learn`` take them. Raises ValueError unless they are valid."""
+    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any, list[bool]]:
+        """Return rows, classes and whether a row has none, as ``_rows`` and ``_learn`` take them.
+
+        A row without a class gets any known one. Raises ValueError unless rows and classes are valid.
+        """
+        none: list[bool] = []
+        if self._decides and y is not None and getattr(y, "ndim", 1) == 1 and any(map(is_absent, y)):
+            none = [is_absent(one) for one in y]
+            known = [*(one for one in y if not is_absent(one)), *([] if reset else self.classes_.tolist())]
+            if not known:
+                raise ValueError("y has no class; the first rows need one")
+            y = [known[0] if is_none else one for one, is_none in zip(y, none, strict=True)]
         X, kind = _kind_of(X)
         if reset:
             self._kind = kind
@@ -357,7 +382,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._multilabel = multilabel
         elif multilabel != self._multilabel:
             raise ValueError(f"y is {'an' if multilabel else 'no'} indicator matrix, unlike in the first call")
-        return X, y if multilabel else column_or_1d(y, warn=True)
+        y = y if multilabel else column_or_1d(y, warn=True)
+        return X, y, none or [False] * y.shape[0]
 
     def _check_kind(self, kind: str) -> None:
         if kind != self._kind:
@@ -510,7 +536,7 @@ def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArr
 
 
 Row = Mapping[str, float] | str | npt.NDArray[np.float32] | DatasetInstance  # features, a text, a vector
-Lesson = tuple[Row, list[str], float]  # a row, its labels and its weight
+Lesson = tuple[Row, list[str], float]  # a row, its labels (without any, none fits) and its weight
 Ranked = list[tuple[str, float, float]]  # label, score, probability (0 if not calibrated), best first
 Estimates = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # scores, probabilities, (n, n_classes)
 LEARN_BATCH = 256  # instances
@@ -549,7 +575,8 @@ class InProcessBackend:
         while batch := list(islice(at_hand, LEARN_BATCH)):
             with self._lock:
                 records = [
-                    vector + pack_labels(self._live.vectorizer.labels(labels), DATASET_LIMITS, weight=weight)
+                    vector
+                    + pack_labels(self._live.vectorizer.labels(labels), DATASET_LIMITS, weight=weight, none=not labels)
                     for row, labels, weight in batch
                     if not is_empty(vector := self._vector(row))
                 ]
@@ -625,7 +652,9 @@ class ServiceBackend:
 
     def learn(self, rows: Iterable[Lesson]) -> None:
         """Learn rows with their labels, in order. Rows refused for now (by a rate limit) are learned later."""
-        instances = (Labelled(**_input(row), labels=labels, weight=weight) for row, labels, weight in rows)
+        instances = (
+            Labelled(**_input(row), labels=labels, weight=weight, none=not labels) for row, labels, weight in rows
+        )
         with Client(self._url, key=self._key) as client:
             for answer in client.model(self.name).learn_many(instances):
                 if not isinstance(answer, Refused):
