@@ -37,7 +37,7 @@ from abound_core.model.active_version import LIVE
 from abound_core.model.entry_application import Unit
 from abound_core.types import Offset
 
-APPLY_VERSION = 4
+APPLY_VERSION = 5
 """Version of the log's meaning that this release applies. Any change of how an event changes a model increments it."""
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")

@@ -43,7 +43,7 @@ DIGESTS = {
     "feedback_sls": "3cf8aed4be99cb21ab5e3410f9e1652c",
     "names": "efd960c7090e551b98a49a36796ec871",
     "default_rerank": "836759e7a3bb3933f17d2b7492867411",
-    "decide": "65e5ebb2627fbfd86507a8237449b39e",
+    "decide": "53c9b889a0cff53d9930090129de3ead",
 }
 
 
