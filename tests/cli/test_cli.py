@@ -180,6 +180,27 @@ def test_tables_in_and_out(run: Run, url: str, tmp_path: Path) -> None:
         assert (refused.code, message in refused.err) == (2, True)
 
 
+def test_decisions_are_columns(run: Run, url: str, tmp_path: Path) -> None:
+    table, at = tmp_path / "drinks.csv", ("--url", url, "-m", "drinks")
+    kinds = ("tea,tea", "coffee,coffee", "hot,tea", "hot,coffee")
+    table.write_text("text,label\n" + "\n".join(kinds * 99) + "\n")
+    run("models", "create", "drinks", "--set", "update=sls", "--set", "decide.audit=1", "--url", url)
+    assert run("learn", table, *at, "--json").json["learned"] == 396
+    table.write_text("text\ntea\nhot\nwhisky\n")
+    lines = [json.loads(line) for line in run("classify", table, *at).out.splitlines()]
+    rows = {
+        row["line"]: row
+        for row in csv.DictReader(run("classify", table, *at, "--output-format", "csv").out.splitlines())
+    }
+    assert [one["decision"] for one in lines] == ["answer", "defer", "none"]
+    for line in lines:
+        row = rows[str(line["line"])]
+        assert row["decision"] == line["decision"]
+        assert [row[name] for name in ("audit", "candidates", "reachable")] == [
+            json.dumps(line[name]) if name in line else "" for name in ("audit", "candidates", "reachable")
+        ]
+
+
 def test_a_refused_row_is_a_row_of_the_answers(run: Run, url: str, tmp_path: Path) -> None:
     table = tmp_path / "long.tsv"
     table.write_text(f"text\tbody\na\t{'x' * 600}\n")

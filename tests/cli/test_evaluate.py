@@ -75,6 +75,13 @@ def test_a_batch_method_is_evaluated_by_the_same_command(run: Run, train: Path, 
     assert "alpha" in people.out
 
 
+def test_a_method_is_evaluated_without_the_encoder_of_an_analyzer(run: Run, train: Path, test: Path) -> None:
+    files = ("evaluate", "--train", train, "--test", test, "--method", "swnn", "--json")
+    for embed in ("wordllama", '{"url": "http://127.0.0.1:9/v1", "model": "small"}'):
+        ran = run(*files, "--set", f"analyzer.embed={embed}")
+        assert (ran.code, ran.json["metrics"]) == (0, run(*files).json["metrics"])
+
+
 def test_parameters_are_searched_for(run: Run, train: Path, test: Path) -> None:
     for method in ("ff", "swnn"):
         ran = run("evaluate", "--train", train, "--test", test, "--method", method, "--set", "params=auto", "--json")

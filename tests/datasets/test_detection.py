@@ -321,6 +321,8 @@ def test_warnings(tmp_path: Path, case: str) -> None:
     found = report(tmp_path, content)
     assert [one for one in found.warnings if warning in one], found.warnings
     assert (found.misread is not None) == (case == "bad rows")
+    if case == "no labels":
+        assert not inspect(found.file, ReadOptions(), none=True).warnings
 
 
 def test_a_good_file_has_no_warning(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def evaluate(
     labels, macro R@5 over the labels of the test part, the other metrics over all test instances. ``--set`` takes the
     settings of a model for the live index. For a method it takes the parameters that a job takes, a model's
     ``analyzer``, ``negative`` and ``numbers``, ``idf`` (true or false; true by default for text) or ``params=auto``.
+    An encoder of the analyzer has no effect on a method, which learns no vectors.
     """
     read = show_files([*train, *test], options, dry_run, yes, as_json)
     train_rows, test_rows = _Files(train, read[: len(train)]), _Files(test, read[len(train) :])

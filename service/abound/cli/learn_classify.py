@@ -48,7 +48,8 @@ OUTCOME_UNKNOWN = (500, 502, 504)  # the request may have been processed, in par
 
 
 FLUSH_SECONDS = 1.0  # longest wait of an instance for others to fill its request
-CSV_COLUMNS = ("line", "rank", "label", "score", "probability", "error", "name")  # the last one only with ``--names``
+CSV_COLUMNS = ("line", "rank", "label", "score", "probability", "error")
+DECISION_COLUMNS = ("decision", "audit", "candidates", "reachable")  # of a model that decides
 READ_AHEAD = 64  # instances that are read while others are being sent
 
 
@@ -123,7 +124,7 @@ def learn(
     learned. Ctrl-C and SIGTERM end the command at once. It then reports how many instances are done, and from which
     line on the outcome is unknown.
     """
-    read = show_files(files, options, dry_run, yes, as_json)
+    read = show_files(files, options, dry_run, yes, as_json, none)
     prefix = uuid.uuid4().hex
 
     def line_of(instance: DatasetInstance, number: int) -> bytes | None:
@@ -199,7 +200,8 @@ def classify(
     """Classify the instances of a file and write one JSON answer per line, in order, with the ``line`` in the file.
 
     As CSV, each label of an answer is a row: line of the instance, rank, label, score, probability, the error of a
-    refused line, and with --names the name. An instance without labels has one row without a label.
+    refused line, and with --names the name. An instance without labels has one row without a label. A model with
+    decide adds decision, audit, candidates and reachable to each row, candidates as a JSON array.
 
     If the instances have labels, the accuracy over the ``k`` labels of each answer is shown. The summary goes to
     standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused or nothing
@@ -216,17 +218,18 @@ def classify(
     streamed = StreamStatistics(options.vector)
     with _client(url, key, model) as client, ExitStack() as stack:
         out: TextIO = stack.enter_context(_opened(output)) if output else sys.stdout
-        table = csv.writer(out, lineterminator="\n")
-        columns_out = CSV_COLUMNS if names else CSV_COLUMNS[:-1]
+        columns = [*CSV_COLUMNS, *(["name"] if names else [])]
+        columns += DECISION_COLUMNS if client.describe(model)["config"]["decide"] else ()
+        table = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
         if as_csv:
-            table.writerow(columns_out)
+            table.writeheader()
 
         def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
             streamed.offset = answer.get("offset", streamed.offset)
             if "labels" in answer and instance.labels:
                 streamed.accuracy.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
             if as_csv:
-                table.writerows(row[: len(columns_out)] for row in _csv_rows(answer, instance.line))
+                table.writerows(_csv_rows(answer, instance.line))
             else:
                 out.write(json.dumps(answer | {"line": instance.line}, ensure_ascii=False) + "\n")
 
@@ -251,12 +254,13 @@ def _opened(output: Path) -> TextIO:
         raise CommandFailed(f"cannot write {output}: {error.strerror}") from error
 
 
-def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]:
-    labels = answer.get("labels") or []
-    for rank, one in enumerate(labels, start=1):
-        yield line, rank, one["label"], one["score"], one.get("probability"), None, one.get("name")
-    if not labels:
-        yield line, None, None, None, None, answer.get("detail"), None
+def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[dict[str, Any]]:
+    row = {"line": line, "error": answer.get("detail"), "decision": answer.get("decision")}
+    row |= {name: json.dumps(answer[name], ensure_ascii=False) for name in DECISION_COLUMNS[1:] if name in answer}
+    for rank, one in enumerate(answer.get("labels") or (), start=1):
+        yield row | one | {"rank": rank}
+    if not answer.get("labels"):
+        yield row
 
 
 @contextmanager

@@ -63,15 +63,19 @@ def reads_files(command: Callable[..., None], names: Collection[str] = PUBLIC) -
     return run
 
 
-def show_files(files: list[str], options: ReadOptions, dry_run: bool, yes: bool, as_json: bool) -> list[ReadOptions]:
+def show_files(
+    files: list[str], options: ReadOptions, dry_run: bool, yes: bool, as_json: bool, none: bool = False
+) -> list[ReadOptions]:
     """Print to standard error what files are read as; return the options of each, with what was guessed.
+
+    With ``none`` it is no warning that there are no labels.
 
     Raises Malformed if most rows of a file would not be read as meant, unless ``yes``. Standard input is read later.
     """
     from abound.datasets.files import STANDARD_INPUT
     from abound.datasets.inspection import inspect
 
-    found = [options if name == STANDARD_INPUT else inspect(name, options) for name in files]
+    found = [options if name == STANDARD_INPUT else inspect(name, options, none) for name in files]
     reports = [one for one in found if not isinstance(one, ReadOptions)]
     for report in reports:
         _show(report)

@@ -53,8 +53,11 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     misread: str | None
 
 
-def inspect(name: str, options: ReadOptions) -> Inspection:
-    """Read the first rows of a file. Raises Malformed if its header or its end is wrong."""
+def inspect(name: str, options: ReadOptions, none: bool = False) -> Inspection:
+    """Read the first rows of a file. Raises Malformed if its header or its end is wrong.
+
+    With ``none`` it is no warning that there are no labels.
+    """
     given, options = options, resolve_file(name, options)
     bad: list[Malformed] = []
     found: list[DatasetInstance] = []
@@ -64,7 +67,7 @@ def inspect(name: str, options: ReadOptions) -> Inspection:
         found.extend(islice(read_file(name, None, bound, bad.append, options), SAMPLE_ROWS))
     labels = Counter(label for one in found for label in one.labels)
     columns = _columns(found, options) if options.format in WITH_COLUMNS else {}
-    warnings = [*_of_columns(columns), *_of_labels(labels)]
+    warnings = [*_of_columns(columns), *(_of_labels(labels) if labels or not none else ())]
     misread = None
     if coded := [label for label in labels.elements() if _CODE.fullmatch(label)]:
         warnings.append(

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from abound.processes.parallel import parallel
-from abound.processes.remote_encoder import encoded
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance
 from abound_core.instances.data_formats import DatasetInstance
@@ -44,7 +43,9 @@ class BatchEvaluation:
     @classmethod
     def from_fields(cls, method: str, changes: dict[str, Any], **others: Any) -> BatchEvaluation:
         """Create the settings from a user's fields: of the method, of the analyzer, ``idf``, or ``params=auto``."""
-        config = ModelConfig.from_dict({name: changes[name] for name in VECTOR_FIELDS if name in changes})
+        own = {name: changes[name] for name in VECTOR_FIELDS if name in changes}
+        config = ModelConfig.from_dict({"update": "sls"} | own)  # an analyzer with an encoder is valid with sls only
+        config = replace(config, analyzer=replace(config.analyzer, embed=None))  # methods learn no vectors
         rest = {name: value for name, value in changes.items() if name not in VECTOR_FIELDS}
         idf, auto = rest.pop("idf", None), rest.pop("params", None)
         if idf not in (None, True, False):
@@ -147,8 +148,8 @@ def _read(
 ) -> tuple[Matrices, Matrices]:
     vectorizer = Vectorizer(trial.config, DATASET_LIMITS)
     secret = (secrets.randbits(64), secrets.randbits(64))
-    read = gather(encoded(train, trial.config.analyzer), vectorizer, DATASET_LIMITS, secret)
-    other = gather(encoded(test, trial.config.analyzer), vectorizer, DATASET_LIMITS, secret, like=read)
+    read = gather(train, vectorizer, DATASET_LIMITS, secret)
+    other = gather(test, vectorizer, DATASET_LIMITS, secret, like=read)
     if other.X.shape[0] and not np.any(other.label_sets.sizes):
         raise InvalidInstance("no test instance has a label", "data")
     return read, other

@@ -43,7 +43,7 @@ DIGESTS = {
     "feedback_sls": "3cf8aed4be99cb21ab5e3410f9e1652c",
     "names": "39bfab3fe87ec73bf12edad4552357cd",
     "default_rerank": "bcd64c34621da83c976c1781ebfc3622",
-    "decide": "078d5c313397614a46e2949857e3d17f",
+    "decide": "4a8882d3ba24861cc66ad9e67a60a971",
 }
 
 

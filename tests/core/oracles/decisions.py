@@ -107,7 +107,7 @@ class Oracle:
                 row[0], row[1], row[2] = row[0] + 1, row[1] + (class_id in true), row[2] + weight
         is_known = bool(true - {-1})
         self.scores = [
-            [x * (1.0 - 1.0 / 500) for x in self.scores[0]],
+            [x * (1.0 - 1.0 / 400) for x in self.scores[0]],
             [x * (1.0 - 1.0 / 1000) for x in self.scores[1]],
         ]
         self.scores[not is_known][score_bin(plain)] += weight if is_known else 1.0
