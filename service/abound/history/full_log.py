@@ -79,6 +79,30 @@ async def read_entries(
             own.close()
 
 
+async def read_back(
+    store: Store, artifacts: ArtifactStore | None, keys: ModelKeys, until: Offset | None = None, most: int = MAX_ENTRIES
+) -> AsyncGenerator[Element]:
+    """Yield the entries up to ``until`` (default: the end), newest first. The log is read ``most`` at a time."""
+    last = "+" if until is None else until.entry
+    while True:
+        with store_errors():
+            entries = await store.client.xrevrange(keys.log, last, count=most)
+        for name, fields in entries:
+            yield name, [part for field in fields.items() for part in field]
+            until = Offset.of_entry(name).before
+        if not entries:
+            break
+        last = f"({entries[-1][0].decode()}"
+    # Entries are archived before they are trimmed, so a manifest that is read now has all that come before.
+    history = History(store, artifacts, keys)
+    contents = None if artifacts is None else await history.manifest()
+    for segment in reversed([] if contents is None else contents.segments):
+        if until is None or Offset.of_entry(segment.first)[:2] <= until[:2]:
+            for element in reversed(await history.elements(segment)):
+                if until is None or Offset.of_entry(element[0])[:2] <= until[:2]:
+                    yield element
+
+
 def decode_element(element: Element) -> Entry:
     try:
         return decode_entry(element[1])

@@ -1,22 +1,30 @@
-"""``/models/{model}/events``: the newest events that a model was taught; ``/suspicious``: those in doubt."""
+"""``/models/{model}/events``: the newest events that a model was taught, and undo; ``/suspicious``: those in doubt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 
-from abound.api.dependencies import ModelName, PartsDep
+from abound.api.dependencies import ActorDep, GrantDep, ModelName, Parts, PartsDep, RequestBound
 from abound.api.openapi import problems
+from abound.api.routes.jobs import JobKey, job_answer
+from abound.api.schemas.jobs import JobAnswer
 from abound.api.schemas.shape import Shape
-from abound.log.events import LearnEvent, decode_entry
+from abound.history import full_log
+from abound.jobs.submission import JobRequest
+from abound.log.events import LearnEvent
+from abound.log.stream import Element
 from abound.replica.predictions import DISMISSED
+from abound.security.audit import audited
 from abound.store.client import store_errors
+from abound.store.key_names import ModelKeys
 from abound.tasks import TimeSlice
-from abound_core.errors import InvalidInstance
+from abound_core.errors import Conflict, InvalidInstance, Overloaded
 from abound_core.instances.record import Record, iterate, record_ends
 from abound_core.instances.record_kernels import record_shape
 from abound_core.model.calibration import Suspect
@@ -24,11 +32,13 @@ from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
-MAX_READ = 2000  # entries of the log, of which those that match are listed
+MAX_READ = 2000  # entries, of which those that match are listed
 READ_AT_ONCE = 20  # an entry has at most some megabytes
 MOST_DISMISSED = 10_000  # dismissed offsets that are kept; a model keeps 1,000 suspicious events
+MOST_UNDONE = 100  # events of a request that is undone; larger ones take the job forget
 
 router = APIRouter(tags=["models"])
+readers = RequestBound(4, "readers of events", retry_after=1.0)  # each may hold a segment of history
 
 
 class EventShape(Shape):
@@ -53,7 +63,7 @@ class SuspiciousShape(EventShape):
     """An event that may have a wrong label, with what the model held probable before it learned the event."""
 
     features: dict[str, float] | None = Field(  # type: ignore[assignment]
-        description="As in `/events`; null if the log no longer has the event. Then source and key are unknown, too."
+        description="As in `/events`; null if the event was not found. Then source and key are unknown, too."
     )
     label: str = Field(description="The label in doubt, by its present name.")
     probability: float = Field(ge=0, le=1, description="Its probability; 0 if it was not among the best five.")
@@ -71,35 +81,73 @@ class SuspiciousAnswer(Shape):
 async def get_events(
     model: ModelName,
     parts: PartsDep,
+    room: Annotated[None, Depends(readers)],
     limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of events.")] = 50,
     before: Annotated[str | None, Query(max_length=64, description="Only events before this offset.")] = None,
     source: Annotated[str | None, Query(description="Only events with this source.")] = None,
     label: Annotated[str | None, Query(description="Only events with this label, right or rejected.")] = None,
 ) -> EventsAnswer:
-    """List events of the newest 2,000 entries of the log that are not archived, without registrations."""
+    """List events of 2,000 entries of the log or of history, without registrations."""
     known = parts.replica.model(model)
     end = None if before is None else _offset(before, "before")
     found: list[EventShape] = []
-    last, pace = b"+" if end is None else end.entry.encode(), TimeSlice()
-    for _ in range(MAX_READ // READ_AT_ONCE):
-        with store_errors():
-            entries = await parts.replica.store.client.xrevrange(known.keys.log, last, b"-", count=READ_AT_ONCE)
-        for name, fields in entries:
-            event = decode_entry([b"e", fields[b"e"], b"c", fields[b"c"]]).event
-            if isinstance(event, LearnEvent):
-                found += [
-                    _shape(offset, unit, record)
-                    for offset, unit, record in reversed(list(_learned(Offset.of_entry(name), event)))
-                    if (end is None or offset < end)
-                    and (source is None or unit.source == source)
-                    and (label is None or label in record.labels + record.rejected)
-                ]
-            if pace.due():
-                await pace.pause()
-        if len(found) >= limit or len(entries) < READ_AT_ONCE:
+    async for offset, unit, record in _learned_back(parts, known.keys, end):
+        if (
+            (end is None or offset < end)
+            and (source is None or unit.source == source)
+            and (label is None or label in record.labels + record.rejected)
+        ):
+            found.append(_shape(offset, unit, record))
+        if len(found) == limit:
             break
-        last = b"(" + entries[-1][0]
-    return EventsAnswer(events=found[:limit])
+    return EventsAnswer(events=found)
+
+
+@router.delete(
+    "/models/{model}/events/{offset}",
+    status_code=202,
+    summary="Undo an event",
+    responses={200: {"model": JobAnswer, "description": "The job has ended."}, **problems(404, 409, 422, 429, 503)},
+)
+async def undo_event(
+    model: ModelName,
+    parts: PartsDep,
+    grant: GrantDep,
+    actor: ActorDep,
+    response: Response,
+    room: Annotated[None, Depends(readers)],
+    offset: Annotated[str, Path(max_length=64, description="Its offset.")],
+    key: JobKey = None,
+) -> JobAnswer:
+    """Submit a job `forget` for the request that taught an event which `/events` lists: at most 100 events.
+
+    Repeat the request with the same `Idempotency-Key` to follow the job. It fails rather than delete a version or a
+    refit that has learned the events. One such job can wait at a time. The former state of a model that was replaced
+    is deleted, as by each `forget`.
+    """
+    known, at = parts.replica.models.trusted(model), _offset(offset, "offset")
+    params = {"offset": str(at), "reason": "one event undone", "keep_versions": True}
+    request = JobRequest(method="forget", model=model, params=params)
+    job = None if key is None else await parts.submission.earlier(request, key)
+    if job is None:
+        replica = parts.replica
+        reading = full_log.read_entries(replica.store, replica.artifacts, known.keys, at.before, at)
+        learned = [one async for elements in reading for element in elements for one in _learned(element)]
+        unit = next((unit for one, unit, _ in learned if one == at), None)
+        if unit is None:
+            raise InvalidInstance(f"offset: no event was learned at {at}; GET the list again", "offset")
+        if unit.n > MOST_UNDONE:
+            raise Conflict(
+                f"the request taught {unit.n} events, and {MOST_UNDONE} at most are undone: submit the job forget"
+            )
+        if any(one.method == "forget" for one in await parts.submission.jobs.all("queued", model)):
+            raise Overloaded("another undo waits for a worker", retry_after=2.0)
+        await parts.rates.admit(grant, unit.n, None, learns=True)
+        async with audited(parts.replica.store, actor, "event.undo", model=model, offset=str(at), n=unit.n) as details:
+            job = await parts.submission.submit(request, known, actor.key, key)
+            details["job"] = job.id
+    response.status_code = 200 if job.has_ended else 202
+    return job_answer(job)
 
 
 @router.get(
@@ -108,6 +156,7 @@ async def get_events(
 async def get_suspicious(
     model: ModelName,
     parts: PartsDep,
+    room: Annotated[None, Depends(readers)],
     limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of events.")] = 50,
 ) -> SuspiciousAnswer:
     """List events whose label was improbable while another label was probable, before the model learned them.
@@ -128,13 +177,16 @@ async def get_suspicious(
                     pipe.xrange(known.keys.log, entry, entry)
                 found = await pipe.execute()
         for name, fields in chain(*found):
-            event = decode_entry([b"e", fields[b"e"], b"c", fields[b"c"]]).event
-            if isinstance(event, LearnEvent):
-                for offset, unit, record in _learned(Offset.of_entry(name), event):
-                    if offset in events:
-                        events[offset] |= dict(_shape(offset, unit, record))
+            for offset, unit, record in _learned((name, [part for field in fields.items() for part in field])):
+                if offset in events:
+                    events[offset] |= dict(_shape(offset, unit, record))
             if pace.due():
                 await pace.pause()
+    archived = {at for at, event in events.items() if event["features"] is None}
+    if archived:
+        async for offset, unit, record in _learned_back(parts, known.keys, max(archived)):
+            if offset in archived:
+                events[offset] |= dict(_shape(offset, unit, record))
     return SuspiciousAnswer.model_validate({"events": [*events.values()]})
 
 
@@ -176,8 +228,28 @@ def _offset(text: str, field: str) -> Offset:
         raise InvalidInstance(f"{field}: {error}", field) from None
 
 
-def _learned(at: Offset, event: LearnEvent) -> Iterator[tuple[Offset, Unit, Record]]:
+async def _learned_back(
+    parts: Parts, keys: ModelKeys, until: Offset | None
+) -> AsyncIterator[tuple[Offset, Unit, Record]]:
+    """Yield what ``_learned`` does of up to ``MAX_READ`` entries, newest first."""
+    pace, left = TimeSlice(), MAX_READ
+    reading = full_log.read_back(parts.replica.store, parts.replica.artifacts, keys, until, READ_AT_ONCE)
+    async with contextlib.aclosing(reading):
+        async for element in reading:
+            for one in reversed(list(_learned(element))):
+                yield one
+            left -= 1
+            if not left:
+                break
+            if pace.due():
+                await pace.pause()
+
+
+def _learned(element: Element) -> Iterator[tuple[Offset, Unit, Record]]:
     """Yield the records of an entry with their offsets and units, without registrations and changes of labels."""
+    at, event = Offset.of_entry(element[0]), full_log.decode_element(element).event
+    if not isinstance(event, LearnEvent):
+        return
     starts = record_ends(event.records, event.n_records).tolist()
     records = zip(starts, iterate(event.records, event.n_records), strict=False)
     position = at.position
