@@ -525,6 +525,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/models/{model}/events/{offset}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Undo an event
+         * @description Submit a job `forget` for the request that taught an event which `/events` lists: at most 100 events.
+         *
+         *     Repeat the request with the same `Idempotency-Key` to follow the job. It fails rather than delete a version or a
+         *     refit that has learned the events. One such job can wait at a time. The former state of a model that was replaced
+         *     is deleted, as by each `forget`.
+         */
+        delete: operations["undo_event_models__model__events__offset__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/models/{model}/export": {
         parameters: {
             query?: never;
@@ -6753,6 +6777,106 @@ export interface operations {
             };
             /** @description A field is not valid; `field` names it. */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    undo_event_models__model__events__offset__delete: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A repeat with the same body returns the first job in its current state; one with another body is refused. The key is known as long as the record of the job is kept. */
+                "Idempotency-Key"?: string | null;
+            };
+            path: {
+                /** @description Name of the model. */
+                model: string;
+                /** @description Its offset. */
+                offset: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The job has ended. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAnswer"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobAnswer"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A rate limit is exceeded; see `Retry-After`. */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };

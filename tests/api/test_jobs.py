@@ -233,3 +233,26 @@ def test_who_follows_does_not_hold_up_the_end_of_the_service(place: Office) -> N
         assert time.monotonic() - began < other.settings.stop_seconds / 2
     stopping.join(60)
     assert not stopping.is_alive()
+
+
+def test_an_event_is_undone_by_its_offset(place: Office) -> None:
+    learn = "/models/default/learn"
+    offset = place.http.post(learn, json={"text": "a", "labels": ["x"]}).json()["offset"]
+    many = {"instances": [{"text": "a", "labels": ["x"]}] * 101}
+    large = place.http.post(learn, json=many).json()["results"][50]["offset"]
+    address, mine = f"/models/default/events/{offset}", {"Idempotency-Key": "mine"}
+    for at, status, said in (
+        ("yesterday", 422, "not an offset"),
+        ("1-0.0", 404, "no event was learned at"),
+        (large, 409, "101 events, and 100 at most are undone"),
+    ):
+        assert said in problem(place.http.delete(f"/models/default/events/{at}"), status)["detail"]
+    job = place.http.delete(address, headers=mine)
+    assert job.status_code == 202
+    assert (job.json()["method"], job.json()["params"]["offset"]) == ("forget", offset)
+    assert place.http.delete(address, headers=mine).json()["id"] == job.json()["id"]
+    assert "another undo waits" in problem(place.http.delete(address), 503)["detail"]
+    set_fields(place, job.json()["id"], state="succeeded")
+    assert place.http.delete(address, headers=mine).status_code == 200
+    acts = [act for act in place.http.get("/audit").json()["acts"] if act["action"] == "event.undo"]
+    assert [(act["details"]["offset"], act["details"]["job"]) for act in acts] == [(offset, job.json()["id"])]

@@ -16,7 +16,8 @@ from playwright import sync_api as playwright
 
 from benchmarks.serving import Serving
 from tests.page.newsroom import news
-from tests.support.served import Served, bearer, make_key, served
+from tests.support.job_worker import office
+from tests.support.served import Served, bearer, make_key
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 N_NEWS = 4000
@@ -229,7 +230,9 @@ def serve_version(page: Any) -> None:
 @pytest.fixture(scope="package")
 def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
     """A service with data, and secrets by what they are for."""
-    with served() as service:
+    with office() as place:
+        place.worker.start()
+        service = place.service
         teach(service.url, news(300))
         with ThreadPoolExecutor(1) as own:  # this thread has a running event loop: playwright's
             keys = {scope: own.submit(make_key, service, scope).result() for scope in ("admin", "classify", "learn")}

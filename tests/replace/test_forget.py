@@ -17,7 +17,7 @@ from abound.replace.refit import RefitParams
 from abound.replica.predictions import RememberParams, newest_predictions, recall, remember, vector_fingerprint
 from abound.state import snapshots
 from abound.store.key_names import ModelKeys
-from abound_core.errors import InvalidInstance, UnknownOffset
+from abound_core.errors import Conflict, InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import warmup
 from abound_core.types import Offset
@@ -70,6 +70,25 @@ async def test_forgetting_a_key_or_a_time(lab: Lab) -> None:
         lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds
     )
     await lab.same(one, expected)
+
+
+async def test_a_request_is_forgotten_by_an_offset_of_it(lab: Lab) -> None:
+    one = await lab.replica()
+    plain = [draft.records for draft in drafts(5)]
+    await lab.teach(*events(10, 1), LearnEvent(b"".join(plain), 5, [Unit(1, "a"), Unit(3, "b"), Unit(1, "c")]))
+    at = lab.past[-1][0]
+    await lab.teach(*events(5, 2))
+    outcome = await lab.run(forget, ForgetParams(offset=f"{at.entry}.2", reason="r", keep_versions=True), job="undo")
+    assert outcome["forgotten"] == {"requests": 1, "instances": 3}
+    lab.past[10] = (at, LearnEvent(plain[0] + plain[4], 5, [Unit(1, "a"), Unit(3, emptied=True), Unit(1, "c")]))
+    await lab.same(one, await lab.without(lambda unit, at: False))
+    await lab.run(refit, RefitParams(passes=2, search={}, settings={"d_max": 9}), job="refit")
+    params = ForgetParams(offset=f"{at.entry}.0", reason="r", keep_versions=True)
+    with pytest.raises(Conflict, match="a refit has learned the events"):
+        await lab.run(forget, params, job="refused")
+    await lab.teach(*events(5, 3))
+    params = ForgetParams(offset=str(lab.past[-1][0]), reason="r", keep_versions=True)
+    assert (await lab.run(forget, params, job="later"))["forgotten"]["instances"] == 1
 
 
 async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(lab: Lab) -> None:
@@ -276,6 +295,7 @@ async def test_forgetting_what_never_was_changes_nothing(lab: Lab) -> None:
         {"reason": "r"},
         {"reason": "r", "since": 2.0, "until": 1.0},
         {"reason": "r", "since": 1e300},
+        {"reason": "r", "offset": "yesterday"},
         {"reason": "r", "until": -1.0},
         {"reason": "r", "source": "x" * 513},
     ],

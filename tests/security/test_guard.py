@@ -42,6 +42,8 @@ PATHS = {
     ("GET", "/models/m/versions"): KeyRequirement((), "m"),
     ("GET", "/models/m/challengers"): KeyRequirement((), "m"),
     ("GET", "/models/m/events"): KeyRequirement(("learn",), "m"),
+    ("DELETE", "/models/m/events/1-0.0"): KeyRequirement(("learn",), "m"),
+    ("DELETE", "/models/m/events"): KeyRequirement(("admin",), "m"),
     ("GET", "/models/m/suspicious"): KeyRequirement(("learn",), "m"),
     ("DELETE", "/models/m/suspicious/1-0.0"): KeyRequirement(("learn",), "m"),
     ("GET", "/models/m/uncertain"): KeyRequirement(("classify", "learn"), "m"),

@@ -58,11 +58,9 @@ class JobSubmission:
         Raises InvalidInstance if the job can never run with these parameters, or if the key was used with a different
         request, and ArtifactsUnavailable.
         """
-        job_id, body = new_id(), None
-        if key is not None:
-            job_id, body = id_of_key(key), _hash(request)
-            with contextlib.suppress(UnknownJob):
-                return _same(await self.jobs.get(job_id), body)
+        if key is not None and (earlier := await self.earlier(request, key)) is not None:
+            return earlier
+        job_id, body = (new_id(), None) if key is None else (id_of_key(key), _hash(request))
         methods = await load_methods()
         method = methods.get(request.method)
         if method is None:
@@ -114,6 +112,12 @@ class JobSubmission:
         if key is not None:  # another request with the same key may have been faster
             _same(job, body)
         return job
+
+    async def earlier(self, request: JobRequest, key: str) -> Job | None:
+        """Return the job that was submitted under an idempotency key. Raises InvalidInstance as ``submit``."""
+        with contextlib.suppress(UnknownJob):
+            return _same(await self.jobs.get(id_of_key(key)), _hash(request))
+        return None
 
     async def statistics(self) -> JobStatistics:
         ended = {(one.method, one.state): (one.n, one.seconds) for one in await self.jobs.totals()}

@@ -35,9 +35,10 @@ from abound.state.replica_status import SILENT_SECONDS
 from abound.store.key_names import ModelKeys
 from abound.store.replication import rewrite_aof, wait_replicated
 from abound.tasks import wait_until
+from abound.versions import versions
 from abound.versions.cache_cleanup import POLL_SECONDS, cleanup_requests, request_cleanup
 from abound.versions.card import Card
-from abound_core.errors import NotReady, UnknownOffset
+from abound_core.errors import Conflict, NotReady, UnknownOffset
 from abound_core.limits import MAX_SOURCE_CHARACTERS, Limits
 from abound_core.model.entry_application import OutcomeReplay, Unit
 from abound_core.model.receipts import BodyMismatch, Outcome, Receipts
@@ -56,6 +57,8 @@ class ForgetParams:
     ----------
     key : str or None
         The events of the request with this idempotency key.
+    offset : str or None
+        The events of the request that was learned at this offset, such as 1790000000000-0.3.
     source : str or None
         The events that were sent with this ``source``; the page sends ``page``.
     since : float or None
@@ -64,15 +67,19 @@ class ForgetParams:
         The events appended at this time or before: seconds since 1970 (Unix time), by the store's clock.
     reason : str
         Reason of the job, 1 to 1000 characters; stored with the job.
+    keep_versions : bool
+        Fail if versions, or a refit, have learned the events, instead of deleting these.
     dry_run : bool
         Count the events and change nothing.
     """
 
     reason: str
     key: str | None = None
+    offset: str | None = None
     source: str | None = None
     since: Time | None = None
     until: Time | None = None
+    keep_versions: bool = False
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -81,23 +88,38 @@ class ForgetParams:
         for name, at in (("since", self.since), ("until", self.until)):
             if at is not None and not 0 <= at <= LATEST:
                 raise ValueError(f"{name} must be from 0 to {LATEST:.0f} seconds")
-        if self.key is None and self.source is None and self.since is None and self.until is None:
-            raise ValueError("key, source, since or until must say which events")
+        if self.offset is not None:
+            try:
+                Offset.parse(self.offset)
+            except ValueError as error:
+                raise ValueError(f"offset: {error}") from None
+        if all(one is None for one in (self.key, self.offset, self.source, self.since, self.until)):
+            raise ValueError("key, offset, source, since or until must say which events")
         if max(len(self.key or ""), len(self.source or "")) > MAX_SOURCE_CHARACTERS:
             raise ValueError(f"key and source have at most {MAX_SOURCE_CHARACTERS} characters")
         if self.since is not None and self.until is not None and self.since > self.until:
             raise ValueError("since must not be after until")
 
-    def matches(self, unit: Unit, at: Offset) -> bool:
-        return (
-            (self.key is None or unit.key == self.key)
-            and (self.source is None or unit.source == self.source)
-            and self.covers(at)
-        )
+    def matching(self, event: LearnEvent, entry: Offset) -> list[bool]:
+        """Return for each request of an entry whether it is to be forgotten."""
+        chosen = None if self.offset is None else Offset.parse(self.offset).position
+        found, first = [], 0
+        for unit in event.units:
+            found.append(
+                not unit.emptied
+                and self.covers(entry)
+                and (self.key is None or unit.key == self.key)
+                and (self.source is None or unit.source == self.source)
+                and (chosen is None or first <= chosen < first + unit.n)
+            )
+            first += unit.n
+        return found
 
-    def covers(self, at: Offset) -> bool:
-        return (self.since is None or at.milliseconds >= int(self.since * 1000)) and (
-            self.until is None or at.milliseconds <= int(self.until * 1000)
+    def covers(self, entry: Offset) -> bool:
+        return (
+            (self.offset is None or Offset.parse(self.offset).entry == entry.entry)
+            and (self.since is None or entry.milliseconds >= int(self.since * 1000))
+            and (self.until is None or entry.milliseconds <= int(self.until * 1000))
         )
 
     def may_match(self, element: Element) -> bool:
@@ -135,12 +157,25 @@ class Forgetting:
             live = await state_files.load(context.artifacts, living.keys, base.index, base.digest, Limits())
             missed = self._check(contents.start, live.receipts)
             del live
-        before = await self._find_first(START if contents is None else contents.start)
+        start = START if contents is None else contents.start
+        if params.offset is not None:
+            start = max(start, Offset.parse(params.offset).before)
+        before = await self._find_first(start)
         if self.first is None:
             if missed is not None:
                 raise missed
             self.counts = {"forgotten": {"requests": 0, "instances": 0}, "from": None}
             return None
+        refitted = contents.refitted if contents is not None else None
+        if refitted is not None and refitted.position.offset[:2] < self.first[:2]:
+            refitted = None
+        if params.keep_versions:
+            learned = [
+                card.id for card in await versions.cards(context.artifacts, living.keys) if not self._keeps(card)
+            ]
+            if learned or refitted is not None:
+                what = f"the version {learned[0]}" if learned else "a refit"
+                raise Conflict(f"{what} has learned the events and would be deleted with them: correct them instead")
         context.progress("replaying up to the first event", 0.1)
         model = await replay(
             context.store,
@@ -150,7 +185,6 @@ class Forgetting:
             between=context.checkpoint,
             artifacts=context.artifacts,
         )
-        refitted = contents.refitted if contents is not None else None
         past = Past(model=model, source=living, tail_after=after, keeps_version=self._keeps, keep=False)
         n = {"requests": 0, "instances": 0}
         outcomes = OutcomeReplay(Receipts.from_arrays(model.live.receipts.to_arrays()))
@@ -169,7 +203,7 @@ class Forgetting:
                 if not params.dry_run:
                     await model.apply(past.copied(element))
         self.counts = {"forgotten": n, "from": str(self.first)}
-        if refitted is not None and refitted.position.offset[:2] >= self.first[:2]:
+        if refitted is not None:
             self.counts["refits_dropped"] = (
                 f"the refit at {refitted.offset} had learned forgotten events and was dropped, with its settings; "
                 "submit it again"
@@ -185,9 +219,7 @@ class Forgetting:
                 at = Offset.of_entry(element[0])
                 if self._params.may_match(element):
                     event = full_log.decode_element(element).event
-                    if isinstance(event, LearnEvent) and any(
-                        not unit.emptied and self._params.matches(unit, at) for unit in event.units
-                    ):
+                    if isinstance(event, LearnEvent) and any(self._params.matching(event, at)):
                         self.first = at
                         return before
                 before = at._replace(position=MAX_POSITIONS)
@@ -205,7 +237,7 @@ class Forgetting:
                 await context.checkpoint()
 
     def _gone(self, event: LearnEvent, at: Offset, outcomes: list[Outcome], keys: set[str]) -> list[bool]:
-        gone = [not unit.emptied and self._params.matches(unit, at) for unit in event.units]
+        gone = self._params.matching(event, at)
         keys |= {unit.key for unit, is_gone in zip(event.units, gone, strict=True) if is_gone and unit.key is not None}
         return [
             is_gone or _known_key(unit, outcome) in keys
@@ -218,7 +250,8 @@ class Forgetting:
         Return it if they may have been.
         """
         key = self._params.key
-        if int((self._params.since or 0.0) * 1000) > at.milliseconds:
+        offset = START if self._params.offset is None else Offset.parse(self._params.offset)
+        if offset[:2] > at[:2] or int((self._params.since or 0.0) * 1000) > at.milliseconds:
             return None
         why = ", and a request with this key has been learned in it" if key is not None and key in receipts else ""
         error = UnknownOffset(

@@ -10,6 +10,7 @@ PUT ``.../labels``                             ``learn``, for the model
 GET of a model, its stats, labels, label,      any scope, for the model
 snapshots, versions, challengers
 GET ``.../events`` and ``.../suspicious``      ``learn``, for the model
+DELETE ``.../events/{offset}``                 ``learn``, for the model
 DELETE ``.../suspicious/{offset}``             ``learn``, for the model
 GET ``.../uncertain``                          ``classify`` and ``learn``, for the model
 ``/models`` ``/methods``                       any scope; only the models that the key is for are listed
@@ -85,7 +86,8 @@ def requirement_of(method: str, path: str) -> KeyRequirement | None:
     rest = parts[3:]
     if method == "POST" and rest in (["classify"], ["learn"]):
         return KeyRequirement((rest[0],), parts[2])
-    if (method == "PUT" and rest == ["labels"]) or (method == "DELETE" and rest[:1] == ["suspicious"]):
+    deletes = method == "DELETE" and len(rest) == 2 and rest[0] in ("events", "suspicious")
+    if deletes or (method == "PUT" and rest == ["labels"]):
         return KeyRequirement(LEARNS, parts[2])
     if reads and len(rest) == 1 and rest[0] in READABLE:
         return KeyRequirement(READABLE[rest[0]], parts[2])

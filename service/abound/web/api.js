@@ -111,16 +111,16 @@ export const post = (path, body, options) => ask("POST", path, { ...options, bod
 const ENDED = ["succeeded", "failed", "cancelled"];
 export const isOver = (job) => ENDED.includes(job.state);
 
-/** Submit a job, wait until it has ended, and return it; `told` gets it as it proceeds. */
-export async function done(asked, signal, told = (_job) => {}) {
-  const { id } = await post("jobs", asked, { signal });
-  for (;;) {
-    const job = await get(`jobs/${part(id)}`, { signal }).catch((error) => {
-      if (!error.isPassing) throw error;
-    });
-    if (job && isOver(job)) return job;
-    if (job) told(job);
+/** Repeat what `next` asks for, given the job as it was, until the job has ended; `told` gets it as it proceeds. */
+export async function done(next, told = (_job) => {}) {
+  for (let job = await next(null); ;) {
+    if (isOver(job)) return job;
+    told(job);
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    job = await next(job).catch((error) => {
+      if (!error.isPassing) throw error;
+      return job;
+    });
   }
 }
 

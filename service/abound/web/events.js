@@ -10,11 +10,11 @@ import { findNames, spoken } from "./names.js";
 const PAGE = 50;
 const MOST_FEATURES = 30;
 
-export function show(root, { model, about, signal, problem, lacks, refused }) {
+export function show(root, { model, signal, problem, lacks }) {
   const label = h("input", { type: "search", maxlength: "512", autocomplete: "off" });
   const source = h("input", { type: "search", maxlength: "200", autocomplete: "off" });
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }) };
-  const isClosed = Boolean(lacks("learn", ""));
+  const lacking = lacks("learn", "To see what was taught");
   let shown = [];
   let total = 0; // suspicious events
   let doubts = false; // whether suspicious events are listed
@@ -23,22 +23,21 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
     h("label", {}, h("input", { type: "radio", name, checked: at === 0, onchange: () => { doubts = label.disabled = source.disabled = at === 1; list(); } }), said)));
   fill(root, card(
     "What the model was taught",
-    isClosed ? null : choice,
-    isClosed ? h("p", { class: "note" }, "The events of this tab. To see all events takes a key with the scope learn.") : h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page.")),
+    lacking ? h("p", { class: "note" }, lacking) : [choice, h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page."))],
     parts.said,
     parts.list,
   ));
   for (const one of [label, source]) one.addEventListener("input", debounced(() => list(), 300));
-  list();
+  if (!lacking) list();
 
   async function list(isMore = false) {
-    const mine = recorded(about.incarnation);
+    const mine = recorded(model);
     const asked = doubts;
     try {
-      let found = [...mine.values()];
+      let found;
       if (doubts) {
         ({ events: found, total } = await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal }));
-      } else if (!isClosed) {
+      } else {
         const query = { limit: String(PAGE), ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
         found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
       }
@@ -69,8 +68,8 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
           "div",
           { class: "row end" },
           doubts ? h("button", { type: "button", class: "small", "aria-label": `Right after all: ${textOf(one)}`, onclick: () => dismiss(one) }, "Right after all") : null,
-          !isClosed && (one.text || one.features) ? h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: async () => { correct(model, one); if (doubts) await dismiss(one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
-          refused ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Undo ${textOf(one)}`, onclick: () => takeBack(one) }, "Undo"),
+          one.text || one.features ? h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: async () => { correct(model, one); if (doubts) await dismiss(one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
+          one.text || one.features ? h("button", { type: "button", class: "small quiet danger", "aria-label": `Undo ${textOf(one)}`, onclick: () => takeBack(one) }, "Undo") : null,
         ),
       ])),
       h("p", { class: "hint" }, "The log keeps words and features. The text as it was, and the rank, are known for what this tab has taught."),
@@ -90,12 +89,11 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   }
 
   async function takeBack(one) {
-    const alone = one.key ? "All events of its request are forgotten." : "It has no idempotency key: all events of the same millisecond are forgotten.";
-    if (!(await confirmed("Undo this event?", `${textOf(one)}. ${alone} A job takes them out of the index, the log and history; nothing brings them back.`, "Undo it"))) return;
+    if (!(await confirmed("Undo this event?", `${textOf(one)}. All events of its request are forgotten. A job takes them out of the index, the log and history; nothing brings them back.`, "Undo it"))) return;
     const note = h("p", { class: "note" }, "Undoing…");
     fill(parts.said, note);
     try {
-      const failed = await undo(model, one.key ? { key: one.key } : { since: one.time, until: one.time }, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
+      const failed = await undo(model, one.offset, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
       fill(parts.said, h("p", { class: failed ? "worry" : "better" }, failed ? `Not undone: ${failed}` : "Forgotten."));
       if (!failed) announce("Forgotten.");
       await list();

@@ -202,7 +202,7 @@ export function newJob({ model, text: wanted, signal, problem, attempt, refused,
   /** Return a sentence with the number of events that a forget would remove, counted by a dry run. */
   async function affected(given) {
     fill(parts.said, h("p", { class: "note" }, "Counting the events…"));
-    const job = await done({ model, method: "forget", params: { ...given, dry_run: true } }, signal);
+    const job = await done((job) => (job ? get(`jobs/${part(job.id)}`, { signal }) : post("jobs", { model, method: "forget", params: { ...given, dry_run: true } }, { signal })));
     fill(parts.said);
     if (job.state !== "succeeded") return `The events could not be counted: ${job.error ?? job.state}.`;
     const { instances } = job.outcome.forgotten;

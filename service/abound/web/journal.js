@@ -1,6 +1,6 @@
 // What this tab has taught, and how it is undone.
 
-import { done } from "./api.js";
+import { ask, done, modelPath, newKey, part } from "./api.js";
 
 const KEPT = "abound.taught";
 const MOST = 200;
@@ -18,20 +18,20 @@ function write(entries) {
   }
 }
 
-/** Record an event: `{incarnation, key, offset, rank, time, labels, rejected, source}` and its instance. */
+/** Record an event: `{model, incarnation, offset, rank, time, labels, rejected, source}` and its instance. */
 export function record(entry) {
   taught.set(entry.incarnation, entry.offset);
   write([entry, ...read()]);
 }
 
-/** Return what this tab knows of the events of an incarnation, by offset. */
-export const recorded = (incarnation) => new Map(read().filter((one) => one.incarnation === incarnation).map((one) => [one.offset, one]));
+/** Return what this tab knows of the events of a model, by offset. */
+export const recorded = (model) => new Map(read().filter((one) => one.model === model).map((one) => [one.offset, one]));
 
-/** Forget the events that `selects`: `{key}`, or `{since, until}`. Returns a sentence if that failed, else null. */
-export async function undo(model, selects, { signal, told }) {
-  const asked = { model, method: "forget", params: { ...selects, reason: "undone on the page" } };
-  const job = await done(asked, signal, ({ stage, progress }) => told(`${stage || "waiting for a worker"}: ${Math.round(100 * progress)} %`));
+/** Undo the request that taught the event at an offset. Returns a sentence if that failed, else null. */
+export async function undo(model, offset, { signal, told }) {
+  const again = { signal, headers: { "Idempotency-Key": newKey() } };
+  const job = await done(() => ask("DELETE", `${modelPath(model)}/events/${part(offset)}`, again), ({ stage, progress }) => told(`${stage || "waiting for a worker"}: ${Math.round(100 * progress)} %`));
   if (job.state !== "succeeded") return job.error ?? job.state;
-  write(read().filter((one) => one.key !== selects.key));
+  write(read().filter((one) => one.offset !== offset));
   return null;
 }

@@ -14,7 +14,7 @@ const LIKELY = 0.5;
  * The form: `element`, `bar` with the button, and what ranked labels are marked with. `read` returns the instance or null,
  * `ranked` the labels shown; `changed` is called when other labels are marked, `learned` and `undone` after that happened.
  */
-export function teaching({ model, about, signal, attempt, refused }, { read, ranked, changed, learned, undone, marks = marksOf(model) }) {
+export function teaching({ model, about, signal, attempt }, { read, ranked, changed, learned, undone, marks = marksOf(model) }) {
   const chips = labelChips("Right labels", { model, signal, chosen: marks.chosen, changed: mark });
   const weight = h("select", {}, [0.1, 0.5, 1, 2, 5, 10].map((w) => h("option", { value: w, selected: w === 1 }, String(w))));
   const none = h("input", { type: "checkbox", id: newId("none"), checked: Boolean(marks.none), onchange: () => { marks.none = none.checked; marks.rejected.clear(); chips.clear(); } });
@@ -88,32 +88,32 @@ export function teaching({ model, about, signal, attempt, refused }, { read, ran
       const { key } = unsure;
       const answer = await post(`${modelPath(model)}/learn`, body, { signal, headers: { "Idempotency-Key": key } });
       unsure = null;
-      record({ incarnation: about.incarnation, key, offset: answer.offset, rank: answer.rank, time: Date.now() / 1000, labels, rejected: wrong, source: "page", ...given });
+      record({ model, incarnation: about.incarnation, offset: answer.offset, rank: answer.rank, time: Date.now() / 1000, labels, rejected: wrong, source: "page", ...given });
       about.learned += 1;
       const words = [spokenAll(model, labels), ...wrong.map((one) => `not “${spoken(model, one)}”`), marks.none ? "that no label fits" : ""].filter(Boolean).join(", ");
       clear();
-      confirm(answer, key, labels, words);
+      confirm(answer, labels, words);
       await learned(labels[0] ?? null);
     });
     pastDoubleClick(pressed).then(() => hold(false));
   }
 
-  function confirm({ rank, applied }, key, labels, words) {
+  function confirm({ rank, applied, offset }, labels, words) {
     const [best, was] = labels.length > 1 ? ["The best of them", "They were"] : ["It", "It was"];
     const before = labels.length === 0 ? "" : rank === null ? `${was} not among the answers before.` : `${best} was ranked ${rank === 1 ? "first" : `number ${count(rank)}`} before.`;
     const again = h("a", { href: `#events/${part(model)}` }, "Correct it under Events");
     fill(
       said,
       h("p", { class: "better" }, "Learned ", breakable(words), `. ${applied ? before : "It is in the log, and applied in a moment."}`),
-      refused ? h("p", { class: "hint" }, "To undo this takes a key with the scope admin for all models. ", again, ".") : h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => takeBack(key, words) }, "Undo"), h("span", { class: "hint" }, again)),
+      h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => takeBack(offset, words) }, "Undo"), h("span", { class: "hint" }, again)),
     );
   }
 
-  async function takeBack(key, words) {
+  async function takeBack(offset, words) {
     const note = h("p", { class: "note" }, "A job takes it out of the index, the log and history…");
     fill(said, note);
     await attempt(said, async () => {
-      const failed = await undo(model, { key }, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
+      const failed = await undo(model, offset, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
       fill(said, h("p", { class: failed ? "worry" : "better" }, failed ? `Not undone: ${failed}` : ["Forgotten: ", breakable(words), "."]));
       await undone();
     });

@@ -1,4 +1,4 @@
-"""``/models/{model}/events``: the newest events that a model was taught; ``/suspicious``: those in doubt.
+"""``/models/{model}/events``: the newest events that a model was taught, and undo; ``/suspicious``: those in doubt.
 
 Where the log ends, both read history: it has what is trimmed off the log, and all before the last forget.
 """
@@ -9,18 +9,22 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 
-from abound.api.dependencies import ModelName, PartsDep
+from abound.api.dependencies import ActorDep, GrantDep, ModelName, PartsDep, RequestBound
 from abound.api.openapi import problems
+from abound.api.routes.jobs import JobKey, job_answer
+from abound.api.schemas.jobs import JobAnswer
 from abound.api.schemas.shape import Shape
 from abound.history import full_log
+from abound.jobs.submission import JobRequest
 from abound.log.events import LearnEvent
 from abound.log.stream import Element, entry_size
 from abound.replica import predictions
+from abound.security.audit import audited
 from abound.tasks import TimeSlice
-from abound_core.errors import InvalidInstance, UnknownEvent
+from abound_core.errors import Conflict, InvalidInstance, Overloaded, UnknownEvent
 from abound_core.instances.record import Record, iterate, record_ends
 from abound_core.instances.record_kernels import record_shape
 from abound_core.model.calibration import Suspect
@@ -32,8 +36,10 @@ MAX_READ = 2000  # entries, of which those that match are listed
 READ_AT_ONCE = 20  # an entry has at most some megabytes
 MAX_BYTES = 64 * 2**20  # of the entries that a request reads; a segment is read as a whole
 NEWEST = Offset(2**64 - 1, 2**64 - 1, 1)  # past every event
+MOST_UNDONE = 100  # events of a request that is undone; larger ones take the job forget
 
 router = APIRouter(tags=["models"])
+readers = RequestBound(4, "readers of events", retry_after=1.0)  # each may hold a segment of history
 
 
 class EventShape(Shape):
@@ -77,6 +83,7 @@ class SuspiciousAnswer(Shape):
 async def get_events(
     model: ModelName,
     parts: PartsDep,
+    room: Annotated[None, Depends(readers)],
     limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of events.")] = 50,
     before: Annotated[str | None, Query(max_length=64, description="Only events before this offset.")] = None,
     source: Annotated[str | None, Query(description="Only events with this source.")] = None,
@@ -110,12 +117,60 @@ async def get_events(
     return EventsAnswer(events=found)
 
 
+@router.delete(
+    "/models/{model}/events/{offset}",
+    status_code=202,
+    summary="Undo an event",
+    responses={200: {"model": JobAnswer, "description": "The job has ended."}, **problems(404, 409, 422, 429, 503)},
+)
+async def undo_event(
+    model: ModelName,
+    parts: PartsDep,
+    grant: GrantDep,
+    actor: ActorDep,
+    response: Response,
+    room: Annotated[None, Depends(readers)],
+    offset: Annotated[str, Path(max_length=64, description="Its offset.")],
+    key: JobKey = None,
+) -> JobAnswer:
+    """Submit a job `forget` for the request that taught an event which `/events` lists: at most 100 events.
+
+    Repeat the request with the same `Idempotency-Key` to follow the job. It fails rather than delete a version or a
+    refit that has learned the events. One such job can wait at a time. The former state of a model that was replaced
+    is deleted, as by each `forget`.
+    """
+    known, at = parts.replica.models.trusted(model), _offset(offset, "offset")
+    params = {"offset": str(at), "reason": "one event undone", "keep_versions": True}
+    request = JobRequest(method="forget", model=model, params=params)
+    job = None if key is None else await parts.submission.earlier(request, key)
+    if job is None:
+        replica = parts.replica
+        reading = full_log.read_entries(replica.store, replica.artifacts, known.keys, at.before, at)
+        learned = [one async for elements in reading for element in elements for one in _learned(element)]
+        unit = next((unit for one, unit, _ in learned if one == at), None)
+        if unit is None:
+            raise UnknownEvent(f"no event was learned at {at}; GET the list again")
+        if unit.n > MOST_UNDONE:
+            raise Conflict(
+                f"the request taught {unit.n} events, and {MOST_UNDONE} at most are undone: submit the job forget"
+            )
+        if any(one.method == "forget" for one in await parts.submission.jobs.all("queued", model)):
+            raise Overloaded("another undo waits for a worker", retry_after=2.0)
+        await parts.rates.admit(grant, unit.n, None, learns=True)
+        async with audited(parts.replica.store, actor, "event.undo", model=model, offset=str(at), n=unit.n) as details:
+            job = await parts.submission.submit(request, known, actor.key, key)
+            details["job"] = job.id
+    response.status_code = 200 if job.has_ended else 202
+    return job_answer(job)
+
+
 @router.get(
     "/models/{model}/suspicious", summary="Events that may have a wrong label", responses=problems(404, 422, 503)
 )
 async def get_suspicious(
     model: ModelName,
     parts: PartsDep,
+    room: Annotated[None, Depends(readers)],
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of events.")] = 50,
 ) -> SuspiciousAnswer:
     """List events whose label was improbable while another label was probable, before the model learned them.
