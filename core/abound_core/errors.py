@@ -96,6 +96,10 @@ class UnknownOffset(AboundError):
         self.first = first
 
 
+class UnknownEvent(AboundError):
+    """The model keeps no suspicious event with this offset."""
+
+
 class UnknownJob(AboundError):
     """The job does not exist or has expired."""
 

@@ -512,7 +512,9 @@ export interface paths {
         };
         /**
          * The newest events
-         * @description List events of the newest 2,000 entries of the log that are not archived, without registrations.
+         * @description List the newest events, also archived ones, without registrations.
+         *
+         *     A request reads at most 2,000 entries with 64 MiB.
          */
         get: operations["get_events_models__model__events_get"];
         put?: never;
@@ -803,7 +805,7 @@ export interface paths {
          * @description List events whose label was improbable while another label was probable, before the model learned them.
          *
          *     A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Dismissed
-         *     ones are left out.
+         *     ones are left out. Of the log and of the segments of history that have one of the list, 64 MiB are read.
          */
         get: operations["get_suspicious_models__model__suspicious_get"];
         put?: never;
@@ -2923,6 +2925,11 @@ export interface components {
          * @description Events, most suspicious first.
          */
         SuspiciousAnswer: {
+            /**
+             * Total
+             * @description The number of suspicious events that are kept and not dismissed.
+             */
+            total: number;
             /** Events */
             events: components["schemas"]["SuspiciousShape"][];
         };
@@ -2940,7 +2947,7 @@ export interface components {
             time: number;
             /**
              * Features
-             * @description As in `/events`; null if the log no longer has the event. Then source and key are unknown, too.
+             * @description As in `/events`; null if the event was not read. Then source and key are unknown, too.
              */
             features: {
                 [key: string]: number;
@@ -3896,7 +3903,7 @@ export interface components {
         /** @description A problem document (RFC 9457) with the fields that this service adds. */
         Problem: {
             /** @enum {string} */
-            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/encoder-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
+            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-event" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/encoder-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
             title: string;
             status: number;
             detail: string;

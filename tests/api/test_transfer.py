@@ -87,6 +87,22 @@ def test_a_model_goes_out_and_comes_in_again_as_it_was(service: Served, config: 
     assert here == there
 
 
+def test_suspicious_events_stay_suspicious_or_dismissed(service: Served) -> None:
+    texts = {"theft": "my card was stolen", "refund": "send the money back"}
+    right = [{"text": f"{text} {n}", "labels": [label]} for n in range(30) for label, text in texts.items()]
+    wrong = [{"text": f"my card was stolen {word}", "labels": ["refund"]} for word in ("now", "here")]
+    service.http.put("/models/doubtful", json={"update": "sls", "calibrate": True}).raise_for_status()
+    service.http.post("/models/doubtful/learn", json={"instances": right + wrong}).raise_for_status()
+    listed = service.http.get("/models/doubtful/suspicious").json()["events"]
+    service.http.delete(f"/models/doubtful/suspicious/{listed[0]['offset']}").raise_for_status()
+    file = service.http.get("/models/doubtful/export").content
+    service.http.put("/models/doubtful-2/import", content=file).raise_for_status()
+    # The file has no events.
+    expected = [one | {"features": None} for one in listed[1:]]
+    assert service.http.get("/models/doubtful-2/suspicious").json() == {"total": len(listed) - 1, "events": expected}
+    assert service.http.get("/models/doubtful-2/events").json() == {"events": []}
+
+
 def test_an_empty_model_that_is_there_takes_a_file_over_but_not_one_with_labels(service: Served) -> None:
     before = taught(service, "source", d_max=9)
     file = service.http.get("/models/source/export").content

@@ -29,14 +29,13 @@ from abound_core.model.reranker_kernels import (
     PAGE,
     RECIPROCAL,
     RIDGE,
-    VARIANCE,
     is_trusted,
     put_means,
 )
 
 FIRST_WEIGHTS = (2.0, 3.5, 5.0, -0.5, 0.0)  # before the first event
 
-FIRST_ALLOWANCE = 5.0  # reciprocal ranks by which it may trail the index at the beginning and still be used
+FIRST_ALLOWANCE = 5.0  # hits at rank 1 by which it may trail the index at the beginning and still be used
 
 TERMS = ("score", "log score", "similarity to the class", "frequency", "class without a vector")  # of a class, in words
 
@@ -175,7 +174,7 @@ class Reranker:
         if not on:
             return fresh
         counts, sums, n = given["counts"], given["sums"], len(given["counts"])
-        if given["guard"][VARIANCE:].min() < 0:
+        if given["guard"][ALLOWANCE:].min() < 0:
             raise Corrupted("the guard of a re-ranker has negative counts")
         class_ids = np.flatnonzero(counts)
         n_sums = len(class_ids)

@@ -16,11 +16,11 @@ Candidates with p below ``LEAST_SHARE`` are left out of H. This is Newton's meth
 ``abound_core.model.calibration_kernels``. Every vector of a true class is added to the sum of the class as
 rint(2,048 q / |q|), which is exact; sum and n are halved when n reaches ``MOST_COUNTED``.
 
-**Guard.** Let d be the reciprocal rank of the best true class in this order, minus that in the index's order:
+**Guard.** Let d be 1 if only this order has a true class first, -1 if only the index's order has one, and 0 otherwise:
 
-    g <- 0.9995 g + d,    v <- 0.9995^2 v + d^2,    a <- 0.995 a (5 at first)
+    g <- 0.9995 g + d,    a <- 0.995 a (5 at first)
 
-The order is used while g > -sqrt(v) - a. Otherwise the index answers. All sums have a fixed order, and integers are
+The order is used while g > -a. Otherwise the index answers. All sums have a fixed order, and integers are
 exact: every replica has the same bits.
 """
 
@@ -53,12 +53,12 @@ LENGTH = 16_384.0  # length of the mean of a class
 
 MOST_COUNTED = 2**19  # numbers in a sum stay below 2^31, and the square of its length below 2^63
 
-GAIN, VARIANCE, ALLOWANCE, COUNTED, INDEX_HITS, INDEX_RECIPROCAL, HITS, RECIPROCAL = range(8)
-"""Places in ``guard``: g, v and a; then instances, and the hits at rank 1 and the sums of reciprocal ranks of the index
+GAIN, ALLOWANCE, COUNTED, INDEX_HITS, INDEX_RECIPROCAL, HITS, RECIPROCAL = range(7)
+"""Places in ``guard``: g and a; then instances, and the hits at rank 1 and the sums of reciprocal ranks of the index
 and of the answers.
 """
 
-N_GUARD = 8
+N_GUARD = 7
 DISCOUNT = 0.9995
 ALLOWANCE_DECAY = 0.995
 
@@ -221,22 +221,20 @@ def write_answer(reranker, found, n, n_index, ids, scores, ids_out, scores_out, 
 
 @inlined
 def is_trusted(guard):
-    return guard[GAIN] > -np.sqrt(guard[VARIANCE]) - guard[ALLOWANCE]
+    return guard[GAIN] > -guard[ALLOWANCE]
 
 
 @inner
 def count_answer(guard, index_rank, rank):
     """Count the ranks of the best true class, 0 if it has none, and move the guard."""
-    by_index = 1.0 / index_rank if index_rank > 0 else 0.0
-    by_order = 1.0 / rank if rank > 0 else 0.0
-    trusted, change = is_trusted(guard), by_order - by_index
+    index_hit, hit = 1.0 if index_rank == 1 else 0.0, 1.0 if rank == 1 else 0.0
+    answer_rank = rank if is_trusted(guard) else index_rank
     guard[COUNTED] += 1.0
-    guard[INDEX_RECIPROCAL] += by_index
-    guard[INDEX_HITS] += 1.0 if index_rank == 1 else 0.0
-    guard[RECIPROCAL] += by_order if trusted else by_index
-    guard[HITS] += 1.0 if (rank if trusted else index_rank) == 1 else 0.0
-    guard[GAIN] = DISCOUNT * guard[GAIN] + change
-    guard[VARIANCE] = DISCOUNT * DISCOUNT * guard[VARIANCE] + change * change
+    guard[INDEX_RECIPROCAL] += 1.0 / index_rank if index_rank > 0 else 0.0
+    guard[INDEX_HITS] += index_hit
+    guard[RECIPROCAL] += 1.0 / answer_rank if answer_rank > 0 else 0.0
+    guard[HITS] += 1.0 if answer_rank == 1 else 0.0
+    guard[GAIN] = DISCOUNT * guard[GAIN] + hit - index_hit
     guard[ALLOWANCE] *= ALLOWANCE_DECAY
 
 

@@ -17,6 +17,7 @@ from abound.cli.options import (
     asks_service,
     changes_of,
     confirm,
+    counted,
     format_value,
     print_answer,
     print_rows,
@@ -58,7 +59,7 @@ def list_models(client: Client) -> Printed:
 def suspicious(
     client: Client,
     name: Name,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="Maximum number of events.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of events.")] = 50,
 ) -> Printed:
     """List the events whose label may be wrong: another label was probable before the model learned them.
 
@@ -74,7 +75,13 @@ def suspicious(
         )
         for one in answer["events"]
     ]
-    return answer, partial(print_rows, columns, rows, whole=columns[:1])
+
+    def show() -> None:
+        print_rows(columns, rows, whole=columns[:1])
+        if answer["total"] > len(rows):
+            typer.echo(f"{len(rows):,} of {counted(answer['total'], 'event')}", err=True)
+
+    return answer, show
 
 
 @models.command("show")

@@ -79,6 +79,19 @@ async def read_entries(
             own.close()
 
 
+async def read_newest(
+    store: Store, artifacts: ArtifactStore | None, keys: ModelKeys, before: Offset, count: int
+) -> list[Element]:
+    """Return entries that begin before ``before``, newest first: at most ``count`` of the log, else a segment's."""
+    last = before if before.position else before.before
+    with store_errors():
+        newest = await store.client.xrevrange(keys.log, last.entry, "-", count=count)
+    if newest:
+        return [(name, [part for field in fields.items() for part in field]) for name, fields in newest]
+    # Entries that were archived meanwhile are in the manifest, which is read after the log.
+    return await History(store, artifacts, keys).read_newest(before)
+
+
 def decode_element(element: Element) -> Entry:
     try:
         return decode_entry(element[1])

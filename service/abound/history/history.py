@@ -16,7 +16,8 @@ Files without a reference are deleted last. A reader that does not find a file r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -209,26 +210,19 @@ class History:
         Raises UnknownOffset, with the first possible offset, if ``after`` is before the start of history; Corrupted
         names the segment that is missing or damaged.
         """
-        missing = None
-        while True:
-            contents = await self.manifest()
-            if contents is None:
-                return
+
+        def choose(contents: HistoryManifest) -> Segment | None:
             if after[:2] < contents.start[:2]:
                 raise UnknownOffset(
                     f"the history of {self.keys.name} begins at {contents.start}; earlier events are deleted",
                     contents.start,
                 )
-            ahead = [one for one in contents.segments if Offset.of_entry(one.last)[:2] > after[:2]]
-            if not ahead or (until is not None and Offset.of_entry(ahead[0].first)[:2] > until[:2]):
-                return
-            if ahead[0].name == missing:
-                raise Corrupted(f"the segment {missing} of the history of {self.keys.name} is missing. {WAY_OUT}")
-            try:
-                elements = await self.elements(ahead[0])
-            except UnknownArtifact:
-                missing = ahead[0].name  # unless retention has just removed it from the manifest
-                continue
+            ahead = next((one for one in contents.segments if Offset.of_entry(one.last)[:2] > after[:2]), None)
+            is_past = ahead is not None and until is not None and Offset.of_entry(ahead.first)[:2] > until[:2]
+            return None if is_past else ahead
+
+        while found := await self._read_segment(choose):
+            segment, elements = found
             for begin in range(0, len(elements), most):
                 wanted = [
                     element
@@ -237,7 +231,31 @@ class History:
                 ]
                 if wanted:
                     yield wanted
-            after = Offset.of_entry(ahead[0].last)
+            after = Offset.of_entry(segment.last)
+
+    async def read_newest(self, before: Offset) -> list[Element]:
+        """Return the entries before ``before`` in the newest segment with any, newest first."""
+        found = await self._read_segment(
+            lambda contents: next((one for one in contents.segments[::-1] if Offset.of_entry(one.first) < before), None)
+        )
+        elements = [] if found is None else found[1]
+        return elements[: bisect_left(elements, before, key=lambda one: Offset.of_entry(one[0]))][::-1]
+
+    async def _read_segment(
+        self, choose: Callable[[HistoryManifest], Segment | None]
+    ) -> tuple[Segment, list[Element]] | None:
+        missing = None
+        while True:
+            contents = await self.manifest()
+            segment = None if contents is None else choose(contents)
+            if segment is None:
+                return None
+            if segment.name == missing:
+                raise Corrupted(f"the segment {missing} of the history of {self.keys.name} is missing. {WAY_OUT}")
+            try:
+                return segment, await self.elements(segment)
+            except UnknownArtifact:
+                missing = segment.name  # unless retention has just removed it from the manifest
 
     async def elements(self, segment: Segment) -> list[Element]:
         """Return all entries of a segment.

@@ -12,14 +12,17 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.checksums import seal
 from abound.artifacts.file_format import encode_head
 from abound.log.events import Entry, LearnEvent
 from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
 from abound.replace.replace import Replacement, replace_model
+from abound.replica import predictions
 from abound.replica.memory_budget import MemoryBudget
 from abound.replica.replica import Replica
 from abound.state import snapshots, state_image
@@ -53,14 +56,16 @@ class ExportedModel(NamedTuple):
 
 async def export_model(replica: Replica, name: str) -> ExportedModel:
     """Return a model as one file, at its present offset or a little later. NotReady if no worker makes a snapshot."""
-    keys = replica.model(name).keys
+    model = replica.model(name)
     # The worker makes a snapshot at or past the present offset, so nothing pauses.
     manifest = await replica.request_snapshot(name)
-    head = encode_head(MAGIC, manifest)
+    dismissed = await predictions.dismissed(replica.store, model.keys)
+    kept = [one.offset for one in model.live.suspects() if str(one.offset) in dismissed]
+    head = encode_head(MAGIC, seal(msgspec.structs.replace(manifest, dismissed=kept)))
 
     async def pieces() -> AsyncIterator[bytes]:
         yield head
-        async for part in snapshots.read_parts(replica.store, keys, manifest):
+        async for part in snapshots.read_parts(replica.store, model.keys, manifest):
             yield part
 
     return ExportedModel(manifest, len(head) + manifest.size, pieces())
@@ -109,6 +114,8 @@ async def _replace_by_imported(
     _refuse_taught(replica, name)
     await replica.models.create(name, config)
     model = replica.model(name)
+    dismissed = {one.offset for one in live.suspects()}.intersection(manifest.dismissed or ())
+    await predictions.dismiss(replica.store, model.keys, dismissed)  # copied with the stored predictions
     imported = ReplicatedModel(model.keys, config)
     imported.restore(live, AT_START)
 

@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from abound_core.config import BEFORE, VECTOR_FIELDS, ModelConfig
 from abound_core.errors import Conflict, UnknownPrediction
 from abound_core.instances.record import record_ends
 from abound_core.instances.record_kernels import vector_end
+from abound_core.types import Offset
 
 # Adds an entry, which records how many bytes precede it, and removes the oldest ones beyond the byte bound.
 _REMEMBER = """
@@ -53,6 +54,7 @@ return id
 TOKEN_LENGTH = 22
 
 DISMISSED = "suspicious:dismissed"  # key of the offsets of suspicious events that a person has dismissed
+MOST_DISMISSED = 10_000  # a model keeps 1,000 suspicious events
 
 _ID = re.compile(rf"(\d{{1,20}}-\d{{1,20}})-([A-Za-z0-9_-]{{{TOKEN_LENGTH}}})", re.ASCII)
 
@@ -87,6 +89,20 @@ def vector_fingerprint(config: ModelConfig) -> bytes:
     parts: list[Any] = [config.boolean, config.negative, sorted(plain["analyzer"].items())]
     parts += [(name, plain[name]) for name in VECTOR_FIELDS if name in BEFORE and plain[name] != BEFORE[name]]
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
+
+
+async def dismiss(store: Store, keys: ModelKeys, offsets: Iterable[Offset]) -> None:
+    """Leave suspicious events out of their list from now on."""
+    if scores := {str(at): at.milliseconds for at in offsets}:
+        with store_errors():
+            await store.client.zadd(keys.key(DISMISSED), scores)
+            # The oldest events go first, as in the list.
+            await store.client.zremrangebyrank(keys.key(DISMISSED), 0, -MOST_DISMISSED - 1)
+
+
+async def dismissed(store: Store, keys: ModelKeys) -> set[str]:
+    with store_errors():
+        return {one.decode() for one in await store.client.zrange(keys.key(DISMISSED), 0, -1)}
 
 
 class StoredInstance(NamedTuple):

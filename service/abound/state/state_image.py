@@ -31,6 +31,7 @@ from abound_core.errors import Corrupted, InvalidInstance
 from abound_core.limits import Limits
 from abound_core.model.live_model import STATE_GROUP, LiveModel, groups_of
 from abound_core.model.state import STATE_FORMAT
+from abound_core.types import Offset
 
 MANIFEST = "manifest"
 
@@ -59,6 +60,7 @@ class StateManifest(StoredPosition, frozen=True, kw_only=True):
     state: dict[str, Any]  # apart from its arrays
     arrays: list[ArrayShape]
     parts: list[Part]
+    dismissed: list[Offset] | msgspec.UnsetType = msgspec.UNSET  # in a model file: events that are not suspicious
     checksum: str = ""  # of all other fields; see ``seal``
 
     @property

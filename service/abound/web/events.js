@@ -16,6 +16,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }) };
   const isClosed = Boolean(lacks("learn", ""));
   let shown = [];
+  let total = 0; // suspicious events
   let doubts = false; // whether suspicious events are listed
   const name = newId("kind");
   const choice = h("div", { class: "choice", role: "radiogroup", "aria-label": "Which events" }, ["Newest", "Suspicious"].map((said, at) =>
@@ -36,7 +37,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
     try {
       let found = [...mine.values()];
       if (doubts) {
-        found = (await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal })).events;
+        ({ events: found, total } = await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal }));
       } else if (!isClosed) {
         const query = { limit: String(PAGE), ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
         found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
@@ -53,7 +54,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
 
   function draw(isMore) {
     if (shown.length === 0) {
-      fill(parts.list, doubts ? empty("No suspicious event.", "A model with calibrate or decide lists events whose label it held improbable, and another one probable, before it learned them.") : empty("No event.", "The newest events of the log are listed; older ones are archived."));
+      fill(parts.list, doubts ? empty("No suspicious event.", "A model with calibrate or decide lists events whose label it held improbable, and another one probable, before it learned them.") : empty("No event.", "The newest events of the log and its history are listed."));
       return;
     }
     fill(
@@ -73,6 +74,7 @@ export function show(root, { model, about, signal, problem, lacks, refused }) {
         ),
       ])),
       h("p", { class: "hint" }, "The log keeps words and features. The text as it was, and the rank, are known for what this tab has taught."),
+      doubts && total > shown.length ? h("p", { class: "hint" }, `${shown.length} of ${total} events.`) : null,
       isMore ? h("button", { type: "button", onclick: () => list(true) }, "Show more") : null,
     );
   }

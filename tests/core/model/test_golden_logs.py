@@ -36,14 +36,14 @@ DIGESTS = {
     "rows": "c21559783e2448888b11784519fb90d2",
     "calibrate": "4edbc3aab65bfba527481f3ef90d6bed",
     "vectors": "30f34483e880be9be83af8c5ed2b48ca",
-    "rerank": "3283dbf053a15c665e1fd96718080ead",
+    "rerank": "30e0d2d696c372d3fec61d5c52f482e9",
     "keys": "1246e4d94fe08a00dff6c41ebb9a4a5b",
     "configure": "3956cca02e483c0430f4def7feb6c417",
     "feedback_fsu": "fad5ade786023240053d6489ae15032d",
     "feedback_sls": "3cf8aed4be99cb21ab5e3410f9e1652c",
-    "names": "efd960c7090e551b98a49a36796ec871",
-    "default_rerank": "836759e7a3bb3933f17d2b7492867411",
-    "decide": "53c9b889a0cff53d9930090129de3ead",
+    "names": "39bfab3fe87ec73bf12edad4552357cd",
+    "default_rerank": "bcd64c34621da83c976c1781ebfc3622",
+    "decide": "4a8882d3ba24861cc66ad9e67a60a971",
 }
 
 

@@ -94,7 +94,7 @@ def check(model: LiveModel, oracle: Oracle) -> None:
     state = model.reranker.arrays
     assert state.weights.tolist() == oracle.weights
     assert state.curvature.tolist() == oracle.curvature
-    assert state.guard[:3].tolist() == [oracle.gain, oracle.variance, oracle.allowance]
+    assert state.guard[:2].tolist() == [oracle.gain, oracle.allowance]
     counts = {i: n for i, n in enumerate(state.counts.tolist()) if n}
     assert counts == oracle.counts
     assert {i: state.sums[state.rows[i]].tolist() for i in counts} == oracle.sums

@@ -1,9 +1,12 @@
-"""``/models/{model}/events``: the newest events that a model was taught; ``/suspicious``: those in doubt."""
+"""``/models/{model}/events``: the newest events that a model was taught; ``/suspicious``: those in doubt.
+
+Where the log ends, both read history: it has what is trimmed off the log, and all before the last forget.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -12,11 +15,12 @@ from pydantic import Field
 from abound.api.dependencies import ModelName, PartsDep
 from abound.api.openapi import problems
 from abound.api.schemas.shape import Shape
-from abound.log.events import LearnEvent, decode_entry
-from abound.replica.predictions import DISMISSED
-from abound.store.client import store_errors
+from abound.history import full_log
+from abound.log.events import LearnEvent
+from abound.log.stream import Element, entry_size
+from abound.replica import predictions
 from abound.tasks import TimeSlice
-from abound_core.errors import InvalidInstance
+from abound_core.errors import InvalidInstance, UnknownEvent
 from abound_core.instances.record import Record, iterate, record_ends
 from abound_core.instances.record_kernels import record_shape
 from abound_core.model.calibration import Suspect
@@ -24,9 +28,10 @@ from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.types import Offset
 
-MAX_READ = 2000  # entries of the log, of which those that match are listed
+MAX_READ = 2000  # entries, of which those that match are listed
 READ_AT_ONCE = 20  # an entry has at most some megabytes
-MOST_DISMISSED = 10_000  # dismissed offsets that are kept; a model keeps 1,000 suspicious events
+MAX_BYTES = 64 * 2**20  # of the entries that a request reads; a segment is read as a whole
+NEWEST = Offset(2**64 - 1, 2**64 - 1, 1)  # past every event
 
 router = APIRouter(tags=["models"])
 
@@ -53,7 +58,7 @@ class SuspiciousShape(EventShape):
     """An event that may have a wrong label, with what the model held probable before it learned the event."""
 
     features: dict[str, float] | None = Field(  # type: ignore[assignment]
-        description="As in `/events`; null if the log no longer has the event. Then source and key are unknown, too."
+        description="As in `/events`; null if the event was not read. Then source and key are unknown, too."
     )
     label: str = Field(description="The label in doubt, by its present name.")
     probability: float = Field(ge=0, le=1, description="Its probability; 0 if it was not among the best five.")
@@ -64,6 +69,7 @@ class SuspiciousShape(EventShape):
 class SuspiciousAnswer(Shape):
     """Events, most suspicious first."""
 
+    total: int = Field(description="The number of suspicious events that are kept and not dismissed.")
     events: list[SuspiciousShape]
 
 
@@ -76,30 +82,32 @@ async def get_events(
     source: Annotated[str | None, Query(description="Only events with this source.")] = None,
     label: Annotated[str | None, Query(description="Only events with this label, right or rejected.")] = None,
 ) -> EventsAnswer:
-    """List events of the newest 2,000 entries of the log that are not archived, without registrations."""
-    known = parts.replica.model(model)
-    end = None if before is None else _offset(before, "before")
+    """List the newest events, also archived ones, without registrations.
+
+    A request reads at most 2,000 entries with 64 MiB.
+    """
+    known, replica = parts.replica.model(model), parts.replica
+    end = at = NEWEST if before is None else _offset(before, "before")
+    wanted = [one.encode() for one in (source, label) if one is not None]
     found: list[EventShape] = []
-    last, pace = b"+" if end is None else end.entry.encode(), TimeSlice()
-    for _ in range(MAX_READ // READ_AT_ONCE):
-        with store_errors():
-            entries = await parts.replica.store.client.xrevrange(known.keys.log, last, b"-", count=READ_AT_ONCE)
-        for name, fields in entries:
-            event = decode_entry([b"e", fields[b"e"], b"c", fields[b"c"]]).event
-            if isinstance(event, LearnEvent):
+    n_read, n_bytes, pace = 0, 0, TimeSlice()
+    while elements := await full_log.read_newest(replica.store, replica.artifacts, known.keys, at, READ_AT_ONCE):
+        for element in elements:
+            n_read, n_bytes = n_read + 1, n_bytes + entry_size(element[1])
+            if all(one in element[1][1] for one in wanted):
                 found += [
                     _shape(offset, unit, record)
-                    for offset, unit, record in reversed(list(_learned(Offset.of_entry(name), event)))
-                    if (end is None or offset < end)
+                    for offset, unit, record in reversed(list(_learned(element)))
+                    if offset < end
                     and (source is None or unit.source == source)
                     and (label is None or label in record.labels + record.rejected)
                 ]
+            if len(found) >= limit or n_read >= MAX_READ or n_bytes >= MAX_BYTES:
+                return EventsAnswer(events=found[:limit])
             if pace.due():
                 await pace.pause()
-        if len(found) >= limit or len(entries) < READ_AT_ONCE:
-            break
-        last = b"(" + entries[-1][0]
-    return EventsAnswer(events=found[:limit])
+        at = Offset.of_entry(elements[-1][0])
+    return EventsAnswer(events=found)
 
 
 @router.get(
@@ -108,34 +116,34 @@ async def get_events(
 async def get_suspicious(
     model: ModelName,
     parts: PartsDep,
-    limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of events.")] = 50,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of events.")] = 50,
 ) -> SuspiciousAnswer:
     """List events whose label was improbable while another label was probable, before the model learned them.
 
     A model with `calibrate` or `decide` keeps the 1,000 most suspicious of its newest 100,000 events. Dismissed
-    ones are left out.
+    ones are left out. Of the log and of the segments of history that have one of the list, 64 MiB are read.
     """
-    known, client = parts.replica.model(model), parts.replica.store.client
-    with store_errors():
-        dismissed = set(await client.zrange(known.keys.key(DISMISSED), 0, -1))
-    suspects = [one for one in known.live.suspects() if str(one.offset).encode() not in dismissed]
-    events, pace = {one.offset: _doubted(known.live, one) for one in suspects[:limit]}, TimeSlice()
-    entries = list(dict.fromkeys(at.entry for at in events))
-    for first in range(0, len(entries), READ_AT_ONCE):
-        with store_errors():
-            async with client.pipeline(transaction=False) as pipe:
-                for entry in entries[first : first + READ_AT_ONCE]:
-                    pipe.xrange(known.keys.log, entry, entry)
-                found = await pipe.execute()
-        for name, fields in chain(*found):
-            event = decode_entry([b"e", fields[b"e"], b"c", fields[b"c"]]).event
-            if isinstance(event, LearnEvent):
-                for offset, unit, record in _learned(Offset.of_entry(name), event):
+    known, replica = parts.replica.model(model), parts.replica
+    dismissed = await predictions.dismissed(replica.store, known.keys)
+    suspects = [one for one in known.live.suspects() if str(one.offset) not in dismissed]
+    events = {one.offset: _doubted(known.live, one) for one in suspects[:limit]}
+    missing, n_bytes, pace = sorted(events), 0, TimeSlice()
+    while missing and n_bytes < MAX_BYTES:
+        before = missing[-1]._replace(position=1)
+        elements = await full_log.read_newest(replica.store, replica.artifacts, known.keys, before, 1)
+        if not elements:
+            break
+        entries = {at.entry.encode() for at in missing}
+        for element in elements:
+            n_bytes += entry_size(element[1])
+            if element[0] in entries:
+                for offset, unit, record in _learned(element):
                     if offset in events:
                         events[offset] |= dict(_shape(offset, unit, record))
             if pace.due():
                 await pace.pause()
-    return SuspiciousAnswer.model_validate({"events": [*events.values()]})
+        missing = missing[: bisect_left(missing, Offset.of_entry(elements[-1][0]))]
+    return SuspiciousAnswer.model_validate({"total": len(suspects), "events": [*events.values()]})
 
 
 @router.delete(
@@ -148,15 +156,11 @@ async def dismiss(
     model: ModelName, parts: PartsDep, offset: Annotated[str, Path(max_length=64, description="Its offset.")]
 ) -> Response:
     """Leave an event out of the list from now on. The model stays as it is."""
-    known, at = parts.replica.model(model), _offset(offset, "offset")
-    if at not in {one.offset for one in known.live.suspects()}:
-        raise InvalidInstance(f"no suspicious event has the offset {at}; GET the list again", "offset")
-    key = known.keys.key(DISMISSED)
-    with store_errors():
-        async with parts.replica.store.client.pipeline(transaction=False) as pipe:
-            pipe.zadd(key, {str(at): at.milliseconds})
-            pipe.zremrangebyrank(key, 0, -MOST_DISMISSED - 1)  # the oldest events go first, as in the list
-            await pipe.execute()
+    known, store, at = parts.replica.model(model), parts.replica.store, _offset(offset, "offset")
+    is_listed = any(one.offset == at for one in known.live.suspects())
+    if not is_listed and str(at) not in await predictions.dismissed(store, known.keys):
+        raise UnknownEvent(f"no suspicious event has the offset {at}; GET the list again")
+    await predictions.dismiss(store, known.keys, [at])
     return Response(status_code=204)
 
 
@@ -176,8 +180,11 @@ def _offset(text: str, field: str) -> Offset:
         raise InvalidInstance(f"{field}: {error}", field) from None
 
 
-def _learned(at: Offset, event: LearnEvent) -> Iterator[tuple[Offset, Unit, Record]]:
+def _learned(element: Element) -> Iterator[tuple[Offset, Unit, Record]]:
     """Yield the records of an entry with their offsets and units, without registrations and changes of labels."""
+    event, at = full_log.decode_element(element).event, Offset.of_entry(element[0])
+    if not isinstance(event, LearnEvent):
+        return
     starts = record_ends(event.records, event.n_records).tolist()
     records = zip(starts, iterate(event.records, event.n_records), strict=False)
     position = at.position
