@@ -54,8 +54,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_links_lead_to_pages_of_the_site_and_else_to_the_repository(site: Path) -> None:
     first, development = ((site / name).read_text() for name in ("index.html", "development/index.html"))
     assert 'href="methods/"' in first
-    assert 'src="screenshots/try-light.png"' in first
-    assert (site / "screenshots" / "try-light.png").is_file()
+    assert 'src="screenshots/try.gif"' in first
+    assert (site / "screenshots" / "try.gif").is_file()
     assert f'href="{REPOSITORY}/blob/main/LICENSE"' in first
     assert 'href="../architecture/"' in development
     assert f'href="{REPOSITORY}/blob/main/CONTRIBUTING.md"' in development

@@ -469,9 +469,11 @@ def _finish(summary: dict[str, Any], done: str, streamed: StreamStatistics, as_j
     else:
         seconds, rate = summary["seconds"], summary["per_second"] or 0
         out.write(f"{_counts(streamed)} in {seconds:.1f} s ({rate:,.0f} a second)\n")
-        if streamed.accuracy.all()["n"]:
-            out.write(f"all        {format_score(streamed.accuracy.all())}\n")
-            out.write(f"last {streamed.accuracy.window()['n']:<6}{format_score(streamed.accuracy.window())}\n")
+        whole, newest = streamed.accuracy.all(), streamed.accuracy.window()
+        if whole["n"]:
+            out.write(f"all        {format_score(whole)}\n")
+        if newest["n"] < whole["n"]:
+            out.write(f"last {newest['n']:<6}{format_score(newest)}\n")
     if streamed.counts["refused"]:
         raise typer.Exit(1)
 
