@@ -221,8 +221,7 @@ class History:
             is_past = ahead is not None and until is not None and Offset.of_entry(ahead.first)[:2] > until[:2]
             return None if is_past else ahead
 
-        while found := await self._read_segment(choose):
-            segment, elements = found
+        while elements := await self._read_segment(choose):
             for begin in range(0, len(elements), most):
                 wanted = [
                     element
@@ -231,29 +230,26 @@ class History:
                 ]
                 if wanted:
                     yield wanted
-            after = Offset.of_entry(segment.last)
+            after = Offset.of_entry(elements[-1][0])
 
     async def read_newest(self, before: Offset) -> list[Element]:
         """Return the entries before ``before`` in the newest segment with any, newest first."""
-        found = await self._read_segment(
+        elements = await self._read_segment(
             lambda contents: next((one for one in contents.segments[::-1] if Offset.of_entry(one.first) < before), None)
         )
-        elements = [] if found is None else found[1]
         return elements[: bisect_left(elements, before, key=lambda one: Offset.of_entry(one[0]))][::-1]
 
-    async def _read_segment(
-        self, choose: Callable[[HistoryManifest], Segment | None]
-    ) -> tuple[Segment, list[Element]] | None:
+    async def _read_segment(self, choose: Callable[[HistoryManifest], Segment | None]) -> list[Element]:
         missing = None
         while True:
             contents = await self.manifest()
             segment = None if contents is None else choose(contents)
             if segment is None:
-                return None
+                return []
             if segment.name == missing:
                 raise Corrupted(f"the segment {missing} of the history of {self.keys.name} is missing. {WAY_OUT}")
             try:
-                return segment, await self.elements(segment)
+                return await self.elements(segment)
             except UnknownArtifact:
                 missing = segment.name  # unless retention has just removed it from the manifest
 

@@ -212,8 +212,8 @@ async def dismiss(
 ) -> Response:
     """Leave an event out of the list from now on. The model stays as it is."""
     known, store, at = parts.replica.model(model), parts.replica.store, _offset(offset, "offset")
-    is_listed = any(one.offset == at for one in known.live.suspects())
-    if not is_listed and str(at) not in await predictions.dismissed(store, known.keys):
+    kept = [one.offset for one in known.live.suspects()]
+    if at not in kept and str(at) not in await predictions.dismissed(store, known.keys):
         raise UnknownEvent(f"no suspicious event has the offset {at}; GET the list again")
     await predictions.dismiss(store, known.keys, [at])
     return Response(status_code=204)
