@@ -472,7 +472,7 @@ def _finish(summary: dict[str, Any], done: str, streamed: StreamStatistics, as_j
         whole, newest = streamed.accuracy.all(), streamed.accuracy.window()
         if whole["n"]:
             out.write(f"all        {format_score(whole)}\n")
-        if newest["n"] < whole["n"]:
+        if newest["n"] != whole["n"]:
             out.write(f"last {newest['n']:<6}{format_score(newest)}\n")
     if streamed.counts["refused"]:
         raise typer.Exit(1)
