@@ -102,9 +102,9 @@ class DatasetInstance(msgspec.Struct, frozen=True, kw_only=True):
             fields["vector"] = self.vector
         if labels:
             fields["labels"] = self.labels
-            given: dict[str, object] = {"rejected": self.rejected, "ignored": self.ignored, "weight": self.weight}
-            given |= {"none": self.none or None, "key": self.key, "source": self.source}
-            fields |= {name: value for name, value in given.items() if value is not None and value not in ((), 1.0)}
+            given: dict[str, object] = {"rejected": self.rejected, "ignored": self.ignored, "none": self.none}
+            given |= {"weight": None if self.weight == 1.0 else self.weight, "key": self.key, "source": self.source}
+            fields |= {name: value for name, value in given.items() if value not in (None, (), False)}
         return msgspec.json.encode(fields)
 
 

@@ -91,9 +91,10 @@ def test_damaged_json_lines(line, message):
         ({"labels": ["a"], "key": "k", "source": "desk"}, {}, True),
         ({"features": {"a": 100.0}, "labels": ["a"]}, {}, True),
         ({"labels": None, "ignored": ["a"]}, {"labels": []}, True),
+        ({"labels": [], "none": True}, {}, True),
         ({"ignored": []}, {"ignored": ..., "labels": []}, False),
     ],
-    ids=["feedback", "null", "key", "features", "ignored", "bare"],
+    ids=["feedback", "null", "key", "features", "ignored", "none", "bare"],
 )
 def test_what_json_lines_have_is_written_again(line, written, is_labelled):
     [one] = read_instances([b"\xef\xbb\xbf" + json.dumps({"text": '"'} | line).encode()], ReadOptions())
