@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from abound.cli.options import changes_of
 from abound.processes.encoder_files import use_encoders
 from abound_core.config import ModelConfig
 from abound_core.evaluation.evaluate import fit
@@ -126,27 +127,21 @@ def show(one: dict[str, Any]) -> None:
         print(f"  {name}: {', '.join(f'{what} {value:.2f}' for what, value in one[name].items())}", flush=True)
 
 
-def changed(words: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration with ``field=value`` and ``analyzer.field=value``, whose values are JSON."""
-    plain = CONFIG | {"analyzer": dict(CONFIG["analyzer"])}
-    for name, _, value in (word.partition("=") for word in words):
-        group, _, field = name.rpartition(".")
-        (plain[group] if group else plain)[field] = json.loads(value)
-    return plain
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of the data sets; ABOUND_DATA without it")
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--validate", type=int, default=0, metavar="N")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="of the model, as JSON")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="of the model")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     data = data_folder(given.data)
     use_encoders(None)
     warmup("learning", "answering", "sls", "reranked")
-    one = result(data, ModelConfig.from_dict(changed(given.set)), given.passes, given.validate)
+    changes = changes_of(given.set)
+    analyzer = CONFIG["analyzer"] | changes.get("analyzer", {})
+    config = ModelConfig.from_dict(CONFIG | changes | {"analyzer": analyzer})
+    one = result(data, config, given.passes, given.validate)
     print(json.dumps(one)) if given.json else show(one)
 
 

@@ -97,7 +97,7 @@ class UnknownOffset(AboundError):
 
 
 class UnknownEvent(AboundError):
-    """The model keeps no suspicious event with this offset."""
+    """The model was taught no event at this offset, or does not list it as suspicious."""
 
 
 class UnknownJob(AboundError):

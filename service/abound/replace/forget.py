@@ -102,12 +102,13 @@ class ForgetParams:
 
     def matching(self, event: LearnEvent, entry: Offset) -> list[bool]:
         """Return for each request of an entry whether it is to be forgotten."""
+        if not self.covers(entry):
+            return [False] * len(event.units)
         chosen = None if self.offset is None else Offset.parse(self.offset).position
         found, first = [], 0
         for unit in event.units:
             found.append(
                 not unit.emptied
-                and self.covers(entry)
                 and (self.key is None or unit.key == self.key)
                 and (self.source is None or unit.source == self.source)
                 and (chosen is None or first <= chosen < first + unit.n)
