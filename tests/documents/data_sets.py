@@ -10,7 +10,10 @@ from pathlib import Path
 
 from benchmarks import sets
 
-NAMES = sets.NAMES | {"aloi": "txt"}
+NAMES = sets.NAMES | {"aloi": "txt", "llms4subjects-tib": "jsonl"}
+
+DEVELOPMENT = {"llms4subjects-tib"}
+"""Sets with a development part instead of a test part."""
 
 N_CLASSES, OWN_WORDS = 12, 8
 SIZES = {
@@ -29,7 +32,8 @@ def make(folder: Path) -> None:
     for name, ending in NAMES.items():
         (folder / name).mkdir(parents=True)
         rng = random.Random(name)
-        for part, n in zip(("train", "test"), SIZES.get(name, FEW), strict=True):
+        parts = ("train", "dev" if name in DEVELOPMENT else "test")
+        for part, n in zip(parts, SIZES.get(name, FEW), strict=True):
             rows = list(instances(n, rng))
             text = as_text(rows) if ending == "txt" else as_lines(rows)
             (folder / name / f"{part}.{ending}.gz").write_bytes(gzip.compress(text.encode(), 1))
