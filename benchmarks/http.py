@@ -7,7 +7,9 @@ median of interleaved rounds, so that what the machine does otherwise hits both.
 The index is trained first, over HTTP, on a synthetic stream of the shape that the advertisement data of Madani et al.
 (JMLR 2009) have (26 features an instance) and on one of the shape of their web pages (207 features).
 
-``--embed ENCODER`` also measures ``/classify`` of the texts of clinc150: with words alone, with codes, and re-ranked.
+``--embed ENCODER`` also measures ``/classify`` of texts of 20 and of 200 words, made of those of clinc150, beside the
+echo of the same bodies: with words alone, with codes, and re-ranked; and, on no core in particular, of a few clients
+while a job fits.
 """
 
 from __future__ import annotations
@@ -22,19 +24,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count, cycle, islice, takewhile
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 
-from benchmarks.meaning import WAYS
+from abound_core.instances.data_formats import DatasetInstance
+from benchmarks.meaning import WAYS, config_of
 from benchmarks.meaning import instances as instances_of
 from benchmarks.serving import Serving, free_port
 from benchmarks.sets import data_folder
 
 CONNECTIONS = 16
+LENGTHS = (20, 200)
+"""Words of a text."""
+FITTED = "xr_linear"
 ECHO = """
 async def app(scope, receive, send):
     if scope["type"] != "http":
@@ -90,13 +98,13 @@ def pin(pid: int, core: int) -> None:
 
 
 @contextmanager
-def service(directory: str) -> Iterator[str]:
-    """A fresh service with its embedded store; the replica alone on core 0."""
+def service(directory: str, *options: str, pinned: bool = True) -> Iterator[str]:
+    """A fresh service with its embedded store; the replica alone on core 0 if it is ``pinned``."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ABOUND_")}
     output = Path(f"{directory}.log")
-    with Serving(Path(directory), "--no-worker", output=output, environment=environment) as serving:
+    with Serving(Path(directory), *options, output=output, environment=environment) as serving:
         serving.until_ready(600)
-        for child in serving.pids()[1:]:
+        for child in serving.pids()[1:] if pinned else ():
             replica = b"abound.api.server" in Path(f"/proc/{child}/cmdline").read_bytes()
             pin(child, 0 if replica else 1)
         yield serving.url
@@ -139,9 +147,12 @@ def wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
 def wrk(
     url: str, path: str, bodies: Path, seconds: float, connections: int = CONNECTIONS, delay: int = 0
 ) -> dict[str, float]:
-    """One run of wrk: requests a second, errors, latencies in milliseconds; ``delay`` milliseconds between requests."""
+    """One run of wrk: requests a second, errors, latencies in milliseconds.
+
+    Between two requests of a connection are 0 to ``2 * delay`` milliseconds, at random: they do not all come at once.
+    """
     script = bodies.with_suffix(f".{delay}.lua")
-    script.write_text(SCRIPT % (f"delay = function() return {delay} end" if delay else ""))
+    script.write_text(SCRIPT % (f"delay = function() return math.random(0, {2 * delay}) end" if delay else ""))
     command = [
         "taskset",
         "-c",
@@ -164,8 +175,8 @@ def wrk(
 
 
 def half_load(url: str, path: str, bodies: Path, rps: float, seconds: float) -> dict[str, float]:
-    """Latencies at about half of ``rps``: as many connections, each with a pause, as give that rate."""
-    delay = 2
+    """Latencies at about half of ``rps``: as many connections, each with pauses, as give that rate."""
+    delay = 10
     connections = max(1, round(rps / 2 * (delay + 0.6) / 1000))
     return wrk(url, path, bodies, seconds, connections, delay)
 
@@ -200,7 +211,7 @@ def measure(active: int, n: int, shape: tuple[int, int], seconds: float, rounds:
         ask, teach = Path(directory, "ask.ndjson"), Path(directory, "teach.ndjson")
         ask.write_text("\n".join(json.dumps({"features": i["features"]}) for i in made[:500]) + "\n")
         teach.write_text("\n".join(json.dumps(i) for i in made[:500]) + "\n")
-        with service(f"{directory}/data") as url, echo(directory) as echo_url:
+        with service(f"{directory}/data", "--no-worker") as url, echo(directory) as echo_url:
             learned, took = stream(url, lines, 5_000)
             results: dict[str, list[dict[str, float]]] = {"echo": [], "classify": [], "echo_learn": [], "learn": []}
             for _ in range(rounds):
@@ -238,28 +249,66 @@ def measure(active: int, n: int, shape: tuple[int, int], seconds: float, rounds:
     }
 
 
-def measure_encoded(
-    encoder: str, data: Path | None, seconds: float, rounds: int
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Figures of ``/classify`` for texts, at full and at half load, by way; those of the round in the middle."""
+def texts(instances: list[DatasetInstance], n_words: int) -> bytes:
+    """Return bodies for ``/classify``: texts of ``n_words`` words, those of the instances one after the other."""
+    words = cycle(" ".join(str(one.text) for one in instances).split())
+    return b"".join(json.dumps({"text": " ".join(islice(words, n_words))}).encode() + b"\n" for _ in range(500))
+
+
+def teach_ways(url: str, train: list[DatasetInstance], encoder: str, ways: Iterable[str]) -> None:
+    """Make the models of the ways, and teach each the training part."""
+    for way in ways:
+        httpx.put(f"{url}/models/{way}", json=config_of(way, encoder).to_dict(), timeout=60).raise_for_status()
+        stream(f"{url}/models/{way}", [one.to_json() for one in train], 5_000)
+
+
+def measure_texts(encoder: str, data: Path | None, seconds: float, rounds: int) -> dict[str, dict[str, Any]]:
+    """Figures of ``/classify`` for texts, by way and length: at full and at half load, and the ratio to the echo."""
     train, test = instances_of("clinc150", data_folder(data))
-    found: dict[str, dict[str, list[dict[str, float]]]] = {way: {"full load": [], "half load": []} for way in WAYS}
-    with tempfile.TemporaryDirectory(prefix="abound-bench-") as directory:
-        ask = Path(directory, "ask.ndjson")
-        ask.write_bytes(b"\n".join(one.to_json(labels=False) for one in test[:500]) + b"\n")
-        with service(f"{directory}/data") as url:
-            for way in WAYS:
-                analyzer = {"embed": encoder if way != "words" else None}
-                config = {"update": "sls", "analyzer": analyzer} | WAYS[way]
-                httpx.put(f"{url}/models/{way}", json=config, timeout=60).raise_for_status()
-                stream(f"{url}/models/{way}", [one.to_json() for one in train], 5_000)
+    found: dict[str, dict[str, Any]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="abound-bench-") as directory,
+        service(f"{directory}/data", "--no-worker") as url,
+        echo(directory) as echo_url,
+    ):
+        teach_ways(url, train, encoder, WAYS)
+        for n_words in LENGTHS:
+            ask = Path(directory, f"{n_words}.ndjson")
+            ask.write_bytes(texts(test, n_words))
+            paths = {way: f"/models/{way}/classify" for way in WAYS}
+            echoed: list[dict[str, float]] = []
+            runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
             for _ in range(rounds):
-                for way, runs in found.items():
-                    runs["full load"].append(wrk(url, f"/models/{way}/classify", ask, seconds))
-                for way, runs in found.items():
-                    rps = median(runs["full load"])["rps"]
-                    runs["half load"].append(half_load(url, f"/models/{way}/classify", ask, rps, seconds))
-    return {way: {load: median(rows) for load, rows in runs.items()} for way, runs in found.items()}
+                echoed.append(wrk(echo_url, "/", ask, seconds))
+                for way, path in paths.items():
+                    runs[way].append(wrk(url, path, ask, seconds))
+            for way, path in paths.items():
+                full = median(runs[way])
+                ratio = statistics.median(own["rps"] / bare["rps"] for own, bare in zip(runs[way], echoed, strict=True))
+                half = median([half_load(url, path, ask, full["rps"], seconds) for _ in range(rounds)])
+                found[f"{way}, {n_words} words"] = {"to_echo": ratio, "full load": full, "half load": half}
+            found[f"echo, {n_words} words"] = {"to_echo": 1.0, "full load": median(echoed)}
+    return found
+
+
+def measure_beside_a_job(encoder: str, data: Path | None, seconds: float) -> dict[str, dict[str, float]]:
+    """Latencies of two clients before a job fits the model's events, and while it does."""
+    train, test = instances_of("clinc150", data_folder(data))
+    found: dict[str, dict[str, float]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="abound-bench-") as directory,
+        service(f"{directory}/data", pinned=False) as url,
+    ):
+        ask = Path(directory, "ask.ndjson")
+        ask.write_bytes(texts(test, LENGTHS[0]))
+        teach_ways(url, train, encoder, ["words"])
+        classify = "/models/words/classify"
+        found["before the job"] = wrk(url, classify, ask, seconds, 2, 2)
+        job = httpx.post(f"{url}/jobs", json={"model": "words", "method": FITTED, "params": {}}).json()["id"]
+        states = (httpx.get(f"{url}/jobs/{job}").json()["state"] for _ in count())
+        rows = [wrk(url, classify, ask, 1.0, 2, 2) for state in takewhile(("queued", "running").__contains__, states)]
+        found[f"while {FITTED} fits, {len(rows)} s"] = median(rows) | {"max_ms": max(row["max_ms"] for row in rows)}
+    return found
 
 
 def main() -> None:
@@ -277,9 +326,12 @@ def main() -> None:
     figures = {}
     for name, active, n, shape in (("26", 29, 60_000, (300_000, 12_600)), ("207", 330, 12_000, (685_000, 14_000))):
         figures[name] = measure(active, n if not options.quick else n // 10, shape, options.seconds, options.rounds)
-    encoded = measure_encoded(options.embed, options.data, options.seconds, options.rounds) if options.embed else {}
+    encoded, beside_a_job = {}, {}
+    if options.embed:
+        encoded = measure_texts(options.embed, options.data, options.seconds, options.rounds)
+        beside_a_job = measure_beside_a_job(options.embed, options.data, options.seconds)
     if options.json:
-        print(json.dumps(figures | encoded, indent=2))
+        print(json.dumps(figures | encoded | beside_a_job, indent=2))
         return
     for row in figures.values():
         print(f"\n{row['features']:.0f} features, {row['body_bytes']:.0f} B a body, {row['connections']} connections")
@@ -292,9 +344,11 @@ def main() -> None:
         print(f"  NDJSON learn {row['ndjson_learn_per_second']:.0f} instances/s")
         print(f"  while learning {beside['learn_per_second']:.0f}/s, classify: {shown(beside['classify'])}")
     for way, runs in encoded.items():
-        print(f"\ntexts, {way}")
+        print(f"\ntexts, {way}: {runs.pop('to_echo'):.2f} of the echo")
         for load, run in runs.items():
             print(f"  {load:11s} {shown(run)}")
+    for when, run in beside_a_job.items():
+        print(f"\n{when}\n  {shown(run)}   worst {run['max_ms']:.1f} ms")
 
 
 def shown(run: dict[str, float]) -> str:
