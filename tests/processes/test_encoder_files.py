@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.pre_tokenizers import BertPreTokenizer, Whitespace
 
 from abound.processes.encoder_files import use_encoders
 from abound_core.config import ModelConfig
@@ -55,6 +57,43 @@ def test_a_text_is_the_sum_of_its_tokens(encoders: Path) -> None:
     table = np.rint(TABLE * 127).astype(int)
     assert encoder.encode("wheat grain wheat") == quantize(2 * table[0] + table[1])
     assert encoder.encode("unknown zero") is encoder.encode("") is None
+
+
+def sentence_piece(*more: str) -> Tokenizer:
+    """One that merges ``a▁`` too, if it is among ``more``."""
+    letters = ["<unk>", "\u2581", *"abé<s>"]
+    merges = [("a", "b"), ("\u2581", "ab"), ("\u2581", "\u2581"), *((one[0], one[1]) for one in more)]
+    vocabulary = {token: number for number, token in enumerate([*letters, *("".join(pair) for pair in merges)])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]  # type: ignore[list-item]
+    )
+    tokenizer.add_special_tokens(["<s>"])
+    return tokenizer
+
+
+def bert() -> Tokenizer:
+    words = ["[UNK]", "a", "b", "ab", "##a", "##b", "e", "."]
+    tokenizer = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), BertPreTokenizer()
+    tokenizer.add_special_tokens(["[UNK]"])
+    return tokenizer
+
+
+@pytest.mark.parametrize("tokenizer", [sentence_piece(), bert()], ids=["SentencePiece", "BERT"])
+@given(text=st.text(st.sampled_from("aabbéÉ.<s>[UNK]   \u2581\u0301\n\u6f22")) | st.text())
+def test_the_tokens_of_words_are_those_of_the_text(tokenizer: Tokenizer, text: str) -> None:
+    encoder = text_encoder.TextEncoder(np.ones((tokenizer.get_vocab_size(), 1)), tokenizer)
+    assert text_encoder.has_tokens_of_words(tokenizer)
+    assert list(encoder.tokens(text)) == tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def test_a_tokenizer_with_tokens_of_several_words_is_given_the_whole_text() -> None:
+    tokenizer = sentence_piece("a\u2581")
+    encoder = text_encoder.TextEncoder(np.ones((tokenizer.get_vocab_size(), 1)), tokenizer)
+    whole = tokenizer.encode("a a", add_special_tokens=False)
+    assert "a\u2581" in whole.tokens
+    assert list(encoder.tokens("a a")) == whole.ids
 
 
 def test_tokens_may_share_rows_and_have_weights(encoders: Path) -> None:

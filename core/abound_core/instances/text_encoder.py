@@ -9,7 +9,11 @@ An encoder behind a URL (``EncoderUrl``) is asked by the service before it vecto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,38 @@ FIELD = "analyzer.embed"
 
 MAX_CHARACTERS = 8_000  # the rest of a longer text is not encoded
 
+KEPT_WORDS = 20_000  # whose tokens are kept
+LONGEST_KEPT = 40  # characters
+
+BERT = ("BertPreTokenizer", "BertNormalizer")
+SPACE = "\u2581"  # stands for a space in the tokens of SentencePiece
+SENTENCE_PIECE = {
+    "type": "Sequence",
+    "normalizers": [
+        {"type": "Prepend", "prepend": SPACE},
+        {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+    ],
+}
+
+
+def has_tokens_of_words(tokenizer: Any) -> bool:
+    """Return whether the tokens of a text are those of its words, if single spaces separate them.
+
+    True for BERT's tokenizers, which cut at spaces, and for those of SentencePiece if no token has a space inside.
+    """
+    about = json.loads(tokenizer.to_str())
+    if any(token["normalized"] for token in about["added_tokens"]):
+        return False
+    if about["pre_tokenizer"] is not None:
+        return (about["pre_tokenizer"]["type"], (about["normalizer"] or {}).get("type")) == BERT
+    model = about["model"]
+    return bool(
+        about["normalizer"] == SENTENCE_PIECE
+        and model["type"] == "BPE"
+        and model["dropout"] is None
+        and not any(re.search(f"[^{SPACE}]{SPACE}", token) for token in model["vocab"])
+    )
+
 
 class TextEncoder:
     """A table (n_tokens, d) with the vector of each token, and a tokenizer of at most ``n_tokens`` tokens."""
@@ -34,6 +70,9 @@ class TextEncoder:
         self._tokenizer = tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self._separate = has_tokens_of_words(tokenizer)
+        self._special = (SPACE, *(token.content for token in tokenizer.get_added_tokens_decoder().values()))
+        self._ids_of_word = lru_cache(KEPT_WORDS)(self._ids)
 
     @property
     def dimension(self) -> int:
@@ -41,9 +80,20 @@ class TextEncoder:
 
     def encode(self, text: str) -> bytes | None:
         """Return the vector of a text as int8 numbers, None if no token has one."""
-        ids = self._tokenizer.encode(text[:MAX_CHARACTERS], add_special_tokens=False).ids
-        total = self._table[ids].sum(axis=0, dtype=np.int32)
+        total = self._table.take(self.tokens(text[:MAX_CHARACTERS]), 0).sum(axis=0, dtype=np.int32)
         return quantize(total, "text") if total.any() else None
+
+    def tokens(self, text: str) -> Sequence[int]:
+        """Return the numbers of the tokens of a text. Those of words are kept, which is several times as fast."""
+        words = text.split(" ")
+        if not self._separate or not 0 < min(map(len, words)) <= max(map(len, words)) <= LONGEST_KEPT:
+            return self._ids(text)
+        if any(special in text for special in self._special):
+            return self._ids(text)
+        return list(chain.from_iterable(map(self._ids_of_word, words)))
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 source: Callable[[str], TextEncoder] | None = None
