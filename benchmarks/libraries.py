@@ -168,9 +168,10 @@ def rival(python: Path, arrays: Path, name: str, seconds: int) -> dict[str, Any]
 
 
 def alone(folder: str) -> dict[str, str]:
-    """Environment variables for one thread, and a folder for what is temporary."""
+    """Environment variables for one thread, a folder for what is temporary, and what ``benchmarks`` itself imports."""
     one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    return one | {"PATH": "/usr/bin:/bin", "TMPDIR": folder}
+    roots = ":".join(str(HERE.parent / root) for root in ("core", "service"))
+    return one | {"PATH": "/usr/bin:/bin", "TMPDIR": folder, "PYTHONPATH": roots}
 
 
 def measured(name: str, who: str, task: Task, kept: Path, seconds: int) -> dict[str, Any]:

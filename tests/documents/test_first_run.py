@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 
 import httpx
@@ -22,7 +23,8 @@ START_SECONDS = 120
 
 def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> None:
     commands = [command.text.partition(" # ")[0].strip() for command in block_of(__file__).commands]
-    assert commands == ["make run"]
+    repository = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    assert commands == [f"git clone {repository} && cd {repository.rpartition('/')[2]}", "make run"]
     if subprocess.run(["make", "-q", ".venv/.installed"], cwd=ROOT, capture_output=True).returncode:
         pytest.skip("the environment is not the one that make would make")
     port = str(free_port())
@@ -35,7 +37,7 @@ def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> No
 
     with said.open("wb") as output:
         process = subprocess.Popen(
-            commands[0].split(),
+            commands[-1].split(),
             cwd=ROOT,
             env=kept | {"PORT": port, "ABOUND_DATA_DIR": str(tmp_path / "data")},
             stdin=subprocess.DEVNULL,
