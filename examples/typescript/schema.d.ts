@@ -3041,6 +3041,11 @@ export interface components {
              * @description Instances learned by each point.
              */
             learned: number[];
+            /**
+             * Times
+             * @description When the log got the event at each point, in milliseconds since 1970; null if unknown.
+             */
+            times: (number | null)[];
             /** Groups */
             groups: {
                 [key: string]: components["schemas"]["GroupSeriesShape"];

@@ -107,20 +107,10 @@ def stats(serving: Serving) -> dict[str, Any]:
 
 
 def painted(page: Any, heading: str) -> Any:
-    """The chart under a heading, once something is drawn in it."""
-    canvas = page.get_by_role("region", name=heading).locator("canvas")
-    playwright.expect(canvas).to_be_visible()
-    page.wait_for_function(
-        """(canvas) => {
-            // A copy is read: Chromium complains of a canvas that is read again and again.
-            const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
-            copy.drawImage(canvas, 0, 0);
-            const bytes = copy.getImageData(0, 0, canvas.width, canvas.height).data;
-            return bytes.some((value, at) => at % 4 === 3 && value > 0);
-        }""",
-        arg=canvas.element_handle(),
-    )
-    return canvas
+    """The chart under a heading, once a line or a point is drawn in it."""
+    plot = page.get_by_role("region", name=heading).locator(".plot svg").first
+    playwright.expect(plot.locator(":is(.line path[d*=L], .line circle)").first).to_be_visible()
+    return plot
 
 
 @pytest.fixture

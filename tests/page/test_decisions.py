@@ -42,9 +42,9 @@ def as_percent(share: float) -> str:
 def test_what_another_target_costs_is_read_from_the_curve_and_set(open_page: Open, decider: str) -> None:
     said = decisions(decider)
     page = open_page("overview", "decider", **NARROW)
-    canvas = painted(page, HEADING)
+    chart = painted(page, HEADING)
     now = next(one for one in said["curve"] if one["threshold"] == said["threshold"])
-    assert canvas.get_attribute("aria-label").startswith(f"This model answers {as_percent(now['share'])}")
+    assert chart.get_attribute("aria-label").startswith(f"This model answers {as_percent(now['share'])}")
     part = page.get_by_role("region", name=HEADING)
     row = part.locator("tbody tr", has_text="deferred").locator("td")
     expect(row).to_have_text(["deferred", *(as_percent(said[name]["shares"]["defer"]) for name in ("all", "newest"))])

@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, painted, stats
+from tests.page.conftest import NARROW, Open, painted, stats
 from tests.page.newsroom import SUBJECTS
 
 
@@ -30,6 +30,12 @@ def test_overview(open_page: Open, serving: Serving) -> None:
     trace = page.get_by_role("region", name="How well it ranks, over time")
     trace.get_by_text("As a table").click()
     expect(trace.locator("tbody tr")).to_have_count(len(said["trace"]["learned"]))
+    expect(trace.locator(".plot text", has_text="events learned")).to_be_visible()
+    trace.get_by_label("By time").check()
+    expect(trace.locator(".plot text", has_text="time")).to_have_text("time")
+    expect(trace.locator("thead")).to_have_text("timeR@1headtorsotail")
+    trace.locator(".plot").hover()
+    expect(trace.locator(".plot .tip strong")).to_have_text(re.compile(r"^on .*\d:\d\d"))
     replicas = page.get_by_role("region", name="Replicas", exact=True)
     expect(replicas.locator("tbody tr")).to_have_count(2)
     expect(replicas.locator("tbody")).to_contain_text(said["offset"])
@@ -45,3 +51,36 @@ def test_overview(open_page: Open, serving: Serving) -> None:
     expect(budgets.get_by_role("meter", name="Connections a feature, mean")).to_have_attribute("aria-valuemax", "25")
     expect(budgets).to_contain_text("max_features")
     expect(budgets).to_contain_text("no bound of its own: all models share the memory of a replica max_memory")
+
+
+CHART = """async () => {
+    const { LineChart } = await import(document.querySelector("link[href$='charts.js']").href);
+    const axis = { title: "x", format: String, said: (x) => `at ${x}`, zero: true };
+    const chart = new LineChart({ title: "Chart", x: axis, y: { title: "y", format: String } });
+    const colours = [["a", "head", [3, 4, null, 5, 6, null, 7]], ["b", "tail", [1, 1, 1, 1, 1, 1, 1]]];
+    const series = colours.map(([name, colour, ys]) => ({ name, colour, points: ys.map((y, x) => [100 * x, y]) }));
+    document.getElementById("view").replaceChildren(chart.element);
+    chart.set({ series, said: "said", columns: ["#x"], rows: [] });
+}"""
+
+
+def test_a_chart_has_round_ticks_gaps_and_tells_what_is_pointed_at(open_page: Open) -> None:
+    page = open_page("models", **NARROW)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+    page.evaluate(CHART)
+    plot, line = page.locator(".plot"), page.locator(".plot .line").first
+    expect(page.get_by_role("img", name="said")).to_be_visible()
+    expect(plot.locator("text")).to_have_text([*"1234567", "0", "200", "400", "600", "y", "x"])
+    assert line.locator("path").get_attribute("d").count("M") == 3
+    expect(line.locator("circle")).to_have_count(1)
+    expect(page.locator(".legend span")).to_have_text(["a", "b"])
+    ink = line.locator("path").evaluate("(path) => getComputedStyle(path).stroke")
+    page.emulate_media(color_scheme="light")
+    assert line.locator("path").evaluate("(path) => getComputedStyle(path).stroke") != ink
+    tip, box = plot.locator(".tip"), plot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 15, box["y"] + 60)
+    expect(tip).to_have_text("at 600a: 7b: 1")
+    page.mouse.move(box["x"] + 40 + (box["width"] - 40) / 3, box["y"] + 60)
+    expect(tip).to_have_text("at 200b: 1")
+    page.mouse.move(0, 0)
+    expect(tip).to_be_hidden()

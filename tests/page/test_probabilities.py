@@ -66,14 +66,14 @@ def test_a_probability_stands_beside_each_score_and_the_least_may_be_chosen(open
 
 def test_how_far_probabilities_were_right_is_drawn_and_told(open_page: Open, sure: str) -> None:
     page = open_page("overview", "sure", **NARROW)
-    canvas = painted(page, HEADING)
+    chart = painted(page, HEADING)
     said = http.get(f"{sure}/stats").json()["calibration"]
     part = page.get_by_role("region", name=HEADING)
     expect(part.locator("dd").first).to_have_text(
         f"{said['newest']['error']:.3f} over the newest {said['newest']['n']:,} labels, "
         f"{said['all']['error']:.3f} over all time"
     )
-    assert f"Probabilities of the newest {said['newest']['n']:,} labels" in canvas.get_attribute("aria-label")
+    assert f"Probabilities of the newest {said['newest']['n']:,} labels" in chart.get_attribute("aria-label")
     part.get_by_text("As a table").click()
     rows = part.locator("tbody tr")
     expect(rows).to_have_count(10)

@@ -86,7 +86,7 @@ from abound_core.model.label_changes import decode_request, planned
 from abound_core.model.label_details import PAGE, parent_in
 from abound_core.model.label_sets import learn_set, moved, params_of
 from abound_core.model.label_sets_kernels import learn_label_sets, rank_given
-from abound_core.model.prequential import Prequential
+from abound_core.model.prequential import MOST_TIME, Prequential
 from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
@@ -229,8 +229,10 @@ class LiveModel(ModelState):
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
         """Apply 1 to ``len(ranks)`` records from byte ``at`` on; return where the next one is and their number."""
+        entry, place = self.at
+        self.prequential.arrays.now[0] = min(entry.milliseconds, MOST_TIME)
         if self.calibration.on:
-            (entry, place), offset = self.at, self.calibration.arrays.at
+            offset = self.calibration.arrays.at
             offset[0], offset[1], offset[2] = entry.milliseconds, entry.sequence, entry.position + place
         if self.changes.any:
             n = int(

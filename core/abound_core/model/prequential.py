@@ -44,6 +44,7 @@ NEWEST = 100  # ranks of a label that count for its own R@1
 MOST_CONFUSED = 10
 
 TRACE_POINTS = 256
+MOST_TIME = 8_640_000_000_000_000  # milliseconds since 1970: the last one that is a date in a browser
 FIRST_STRIDE = 10
 
 GROUPS = ("tail", "torso", "head")
@@ -59,6 +60,8 @@ ARRAYS = {
     "trace_counts": ArraySpec(np.int64, (TRACE_POINTS, N_ROWS, N_COUNTS), 0, MOST_EVENTS),
     "trace_reciprocal": ArraySpec(np.float64, (TRACE_POINTS, N_ROWS), 0, MOST_EVENTS),
     "stride": ArraySpec(np.int64, (1,), FIRST_STRIDE, MOST_EVENTS),
+    "trace_times": ArraySpec(np.int64, (TRACE_POINTS,), 0, MOST_TIME),
+    "now": ArraySpec(np.int64, (1,), 0, MOST_TIME),
 }
 
 
@@ -76,6 +79,10 @@ class PrequentialArrays(NamedTuple):
     trace_counts: npt.NDArray[np.int64]
     trace_reciprocal: npt.NDArray[np.float64]  # shape (TRACE_POINTS, N_ROWS); ``reciprocal`` at the same points
     stride: npt.NDArray[np.int64]  # shape (1,); instances from one point to the next
+    # Of the log entry at each point, and of the one that is applied, in milliseconds since 1970; 0 if unknown. They do
+    # not count for the digest: the same events may be learned at other times.
+    trace_times: npt.NDArray[np.int64]  # shape (TRACE_POINTS,)
+    now: npt.NDArray[np.int64]  # shape (1,)
 
 
 class Prequential:
@@ -152,8 +159,9 @@ class Prequential:
     def trace(self) -> dict[str, Any]:
         """Return R@1, R@5 and MRR over time: each point covers the ``stride`` instances that end with it.
 
-        All lists have one length. ``learned`` has the instances learned at each point. ``groups`` has the number
-        ``n`` of labels of each group in between and their measures, None without labels.
+        All lists have one length. ``learned`` has the instances learned at each point, and ``times`` the milliseconds
+        since 1970, None if unknown. ``groups`` has the number ``n`` of labels of each group in between and their
+        measures, None without labels.
         """
         n_points = self.n_learned // int(self.arrays.stride[0])
         counts = np.diff(self.arrays.trace_counts[:n_points], axis=0, prepend=0)
@@ -165,6 +173,7 @@ class Prequential:
         return {
             "stride": int(self.arrays.stride[0]),
             "learned": self.arrays.trace_counts[:n_points, 0, LEARNED].tolist(),
+            "times": [time or None for time in self.arrays.trace_times[:n_points].tolist()],
             **_series(counts[:, 0], reciprocal[:, 0]),
             "groups": groups,
         }
@@ -186,7 +195,7 @@ class Prequential:
         return fresh
 
     def digest_bytes(self) -> bytes:
-        return b"".join(array.tobytes() for array in self.arrays)
+        return b"".join(array.tobytes() for array in self.arrays[:-2])  # without times
 
 
 def _end_of(ring: npt.NDArray[np.int32], n_written: int, n: int) -> npt.NDArray[np.int32]:

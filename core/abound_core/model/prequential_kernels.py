@@ -32,6 +32,8 @@ class ScorePointers(NamedTuple):
     trace_counts: Any
     trace_reciprocal: Any
     stride: Any
+    trace_times: Any
+    now: Any
     n_window: int
     n_points: int
 
@@ -49,6 +51,8 @@ def score_pointers(score):
         pointer(score.trace_counts),
         pointer(score.trace_reciprocal),
         pointer(score.stride),
+        pointer(score.trace_times),
+        pointer(score.now),
         len(score.window),
         len(score.trace_counts),
     )
@@ -102,6 +106,8 @@ def _add_point(score):
             score.trace_reciprocal[at] = 0.0
         for at in range(half * N_CELLS, point * N_CELLS):
             score.trace_counts[at] = 0
+        for at in range(half, point):
+            score.trace_times[at] = 0
         score.stride[0] *= 2
         if score.counts[LEARNED] % score.stride[0] != 0:
             return
@@ -110,6 +116,7 @@ def _add_point(score):
         score.trace_reciprocal[point * N_ROWS + row] = score.reciprocal[row]
     for at in range(N_CELLS):
         score.trace_counts[point * N_CELLS + at] = score.counts[at]
+    score.trace_times[point] = score.now[0]
 
 
 @inner
@@ -118,6 +125,7 @@ def _copy_point(score, to, point):
         score.trace_reciprocal[to * N_ROWS + row] = score.trace_reciprocal[point * N_ROWS + row]
     for at in range(N_CELLS):
         score.trace_counts[to * N_CELLS + at] = score.trace_counts[point * N_CELLS + at]
+    score.trace_times[to] = score.trace_times[point]
 
 
 @inner

@@ -35,12 +35,12 @@ from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 from abound_core.types import Offset
 
-STATE_FORMAT = 6
+STATE_FORMAT = 7
 """Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
 
-6: a calibration has the most suspicious events. (5: the score has the classes of its newest ranks, and labels have
-parents. 4: the sums of a re-ranker have a row only for each class with a vector. 3: receipts lie in pages, each receipt
-packed separately. 2: packed by pages. 1: no pages.)
+7: the trace of the score has times. (6: a calibration has the most suspicious events. 5: the score has the classes of
+its newest ranks, and labels have parents. 4: the sums of a re-ranker have a row only for each class with a vector.
+3: receipts lie in pages, each receipt packed separately. 2: packed by pages. 1: no pages.)
 """
 
 PARTS = (

@@ -20,7 +20,6 @@ from abound.api.request_body import Headers
 
 MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
-CHART = "chart.js"  # of Chart.js, as shipped by the package chartkick
 SCRIPTS = ("app.js", "theme.js")  # that the page names itself
 DIGEST_PLACEHOLDER = b"web/@/"  # in the page, for ``web/<digest>/``
 VERSION_PLACEHOLDER = b"@version"  # in the page, for the version of the product
@@ -79,9 +78,7 @@ class StaticSite:
     def __init__(self) -> None:
         folder = files("abound").joinpath("web")
         contents = {file.name: file.read_bytes() for file in folder.iterdir() if _kind(file.name) in MEDIA}
-        shipped = files("chartkick").joinpath("django", "static", "chartkick", "Chart.bundle.js")
         modules = [name for name in sorted(contents) if _kind(name) == "js" and name not in SCRIPTS]
-        contents[CHART] = shipped.read_bytes()
         whole = hashlib.sha256()
         for name, content in sorted(contents.items()):
             whole.update(f"{name} {len(content)}\n".encode() + content)

@@ -71,6 +71,13 @@ export function field(label, control, hint = null) {
   return h("div", { class: "field" }, h("label", { for: control.id }, label), control, said);
 }
 
+/** Radio buttons side by side: `options` are [value, words]. */
+export function choice(label, options, chosen, use) {
+  const name = newId("choice");
+  return h("div", { class: "choice", role: "radiogroup", "aria-label": label }, options.map(([value, said]) =>
+    h("label", {}, h("input", { type: "radio", name, value: String(value), checked: value === chosen, onchange: () => use(value) }), said)));
+}
+
 /** A part of a page with a heading. */
 export function card(title, ...children) {
   const id = newId("card");

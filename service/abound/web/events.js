@@ -1,6 +1,6 @@
 // Events: what a model was taught, the newest or the most suspicious first; corrected and undone.
 
-import { announce, breakable, card, confirmed, debounced, empty, field, fill, h, newId, table } from "./dom.js";
+import { announce, breakable, card, choice, confirmed, debounced, empty, field, fill, h, table } from "./dom.js";
 import { ask, get, modelPath, part } from "./api.js";
 import { chance, legible, when } from "./format.js";
 import { correct } from "./instance.js";
@@ -18,12 +18,10 @@ export function show(root, { model, signal, problem, lacks }) {
   let shown = [];
   let total = 0; // suspicious events
   let doubts = false; // whether suspicious events are listed
-  const name = newId("kind");
-  const choice = h("div", { class: "choice", role: "radiogroup", "aria-label": "Which events" }, ["Newest", "Suspicious"].map((said, at) =>
-    h("label", {}, h("input", { type: "radio", name, checked: at === 0, onchange: () => { doubts = label.disabled = source.disabled = at === 1; list(); } }), said)));
+  const kind = choice("Which events", [[false, "Newest"], [true, "Suspicious"]], doubts, (asked) => { doubts = label.disabled = source.disabled = asked; list(); });
   fill(root, card(
     "What the model was taught",
-    lacking ? h("p", { class: "note" }, lacking) : [choice, h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page."))],
+    lacking ? h("p", { class: "note" }, lacking) : [kind, h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page."))],
     parts.said,
     parts.list,
   ));

@@ -43,7 +43,18 @@ export function when(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const time = new Date(1000 * seconds);
   const isToday = time.toDateString() === new Date().toDateString();
-  return isToday ? time.toLocaleTimeString() : time.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+  return isToday ? time.toLocaleTimeString() : moment(time);
+}
+
+/** A date and a time; `time`: a Date or milliseconds. */
+export const moment = (time) => new Date(time).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+
+/** A time on an axis: the date at midnight, else the time of the day. */
+export function clock(time) {
+  const date = new Date(time);
+  const year = date.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
+  if (date.getHours() + date.getMinutes() + date.getSeconds() === 0) return date.toLocaleDateString([], { day: "numeric", month: "short", year });
+  return date.toLocaleTimeString([], { timeStyle: date.getSeconds() ? "medium" : "short" });
 }
 
 // Characters that are invisible, look like a space, or reverse the text after them. Joiners, marks of direction, variation

@@ -1,6 +1,6 @@
 // The instance that is typed under Try it. It is kept in this tab, whatever view or model is shown.
 
-import { field, h, newId } from "./dom.js";
+import { choice, field, h } from "./dom.js";
 
 const KEPT = "abound.draft";
 // The fields have no maximum length, which would silently cut pasted text: the service refuses what is too long.
@@ -41,7 +41,6 @@ export function instanceField({ takesVectors, wanted, typed, switched }) {
     vector: field("Vector", area("vector", { class: "mono", placeholder: "0.1 -0.25 0.5" }), "Numbers with spaces or commas between them, such as an embedding."),
   };
   const titles = Object.entries({ text: "Text", features: "Features", ...(takesVectors ? { vector: "Vector" } : {}) });
-  const name = newId("kind");
   const show = () => Object.entries(fields).forEach(([kind, one]) => { one.hidden = kind !== draft.kind; });
   const use = (kind) => {
     draft.kind = kind;
@@ -54,8 +53,7 @@ export function instanceField({ takesVectors, wanted, typed, switched }) {
     element: h(
       "div",
       { class: "stack" },
-      h("div", { class: "choice", role: "radiogroup", "aria-label": "Kind of instance" }, titles.map(([kind, said]) =>
-        h("label", {}, h("input", { type: "radio", name, value: kind, checked: kind === draft.kind, onchange: () => use(kind) }), said))),
+      choice("Kind of instance", titles, draft.kind, use),
       Object.values(fields),
     ),
     read() {

@@ -1,10 +1,10 @@
 // Accuracy and size of a model, and whether its replicas agree.
 
-import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
+import { announce, card, choice, empty, fill, h, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
 import { isEnough, LEAST_EVENTS, LineChart } from "./charts.js";
 import { decisionCard } from "./decisions.js";
-import { bytes, compact, count, counted, duration, percent, rate } from "./format.js";
+import { bytes, clock, compact, count, counted, duration, moment, percent, rate } from "./format.js";
 import { ruleChoice } from "./models.js";
 import { QUESTION, sample } from "./sample.js";
 import { taught } from "./journal.js";
@@ -14,6 +14,10 @@ const REFRESH_MS = 2000;
 const ANSWERS_KEPT = 16;
 const MOST_POINTS = 48;
 const SAMPLE = "sample";
+const AXES = {
+  events: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
+  time: { title: "time", format: clock, said: (time) => `on ${moment(time)}`, isTime: true },
+};
 const MANY_EVENTS = 1000; // after which a comparison of rules means something
 const GROUPS = [
   ["head", "100 times or more"],
@@ -29,6 +33,7 @@ export function show(root, context) {
     trouble: h("div", { hidden: true }),
     rule: h("p", { class: "note", hidden: true }, "Would the accurate rule (", h("code", {}, "sls"), ") be better here? ", h("a", { href: `#versions/${part(model)}/refit` }, "Let the job refit compare both"), " on the newest events."),
     worse: h("p", { class: "problem", hidden: true }),
+    axis: choice("Axis", [["events", "By events"], ["time", "By time"]], "events", (chosen) => { axis = chosen; drawTrace(latest); }),
     trace: h("div", {}),
     reliability: h("div", { class: "stack" }),
     reranking: h("div", {}),
@@ -40,7 +45,7 @@ export function show(root, context) {
     trace: new LineChart({
       title: "R@1 over time",
       caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. “All events” counts an event once, by its best label; the other lines count every label of an event, so they can all lie below it.",
-      x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
+      x: AXES.events,
       y: { title: "R@1, % of the events", format: percents, zero: true, most: 1 },
     }),
     reliability: new LineChart({
@@ -64,7 +69,7 @@ export function show(root, context) {
     parts.worse,
     parts.rule,
     parts.tiles,
-    card("How well it ranks, over time", parts.trace),
+    card("How well it ranks, over time", parts.axis, parts.trace),
     decided.element,
     reliable,
     reranked,
@@ -78,6 +83,8 @@ export function show(root, context) {
   start.hidden = rest.hidden = true;
   fill(root, parts.trouble, start, rest);
   drawStart();
+  let axis = "events";
+  let latest = null; // the trace that is drawn
   const answers = []; // the newest counts, all of the same replicas and the same model
 
   every(REFRESH_MS, async () => {
@@ -182,6 +189,11 @@ export function show(root, context) {
   }
 
   function drawTrace(trace) {
+    latest = trace;
+    parts.axis.hidden = new Set(trace.times.filter(Boolean)).size < 2;
+    const isByTime = axis === "time" && !parts.axis.hidden;
+    charts.trace.options.x = isByTime ? AXES.time : AXES.events;
+    const ends = isByTime ? trace.times : trace.learned;
     if (trace.learned.length === 0) {
       fill(parts.trace, empty("Too few events yet.", "The line begins after some dozens of them."));
       return;
@@ -189,20 +201,20 @@ export function show(root, context) {
     if (!charts.trace.element.isConnected) fill(parts.trace, charts.trace.element);
     const strides = trace.learned.map(() => trace.stride);
     /** @type {object[]} */
-    const series = [{ name: "all events", colour: "ink", isMain: true, points: blocks(trace.learned, trace["R@1"], strides) }];
+    const series = [{ name: "all events", colour: "ink", isMain: true, points: blocks(ends, trace["R@1"], strides, trace.stride) }];
     const dashes = { torso: [6, 3], tail: [2, 3] };
     for (const [name] of GROUPS) {
       const { n, "R@1": values } = trace.groups[name];
-      const points = blocks(trace.learned, values, n);
+      const points = blocks(ends, values, n, trace.stride);
       if (points.some(([, y]) => y !== null)) series.push({ name: `${name} labels`, colour: name, dash: dashes[name], points });
     }
     const last = trace["R@1"].at(-1);
     charts.trace.set({
       series,
       said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.`,
-      columns: ["#events", "#R@1", "#head", "#torso", "#tail"],
-      rows: trace.learned.map((n, at) => [
-        count(n),
+      columns: [isByTime ? "time" : "#events", "#R@1", "#head", "#torso", "#tail"],
+      rows: ends.map((end, at) => [
+        isByTime ? moment(end) : count(end),
         percent(trace["R@1"][at]),
         ...GROUPS.map(([name]) => percent(trace.groups[name]["R@1"][at])),
       ]),
@@ -369,14 +381,14 @@ function recently(recent, window) {
 }
 
 /**
- * Merge neighbouring points [[x, y]...] at their mean, so that a long history stays a readable line. `weights`: the
- * number of events behind each value; a point of fewer than LEAST_EVENTS has no value.
+ * Merge neighbouring points [[x, y]...] at their mean, so that a long history stays a readable line. `ends`: their x;
+ * `weights`: the number of events behind each value. A point of fewer than LEAST_EVENTS has no value.
  */
-export function blocks(learned, values, weights) {
-  const size = Math.max(Math.ceil(learned.length / MOST_POINTS), Math.ceil(LEAST_EVENTS / learned[0]));
+export function blocks(ends, values, weights, stride) {
+  const size = Math.max(Math.ceil(ends.length / MOST_POINTS), Math.ceil(LEAST_EVENTS / stride));
   const found = [];
-  for (let first = 0; first < learned.length; first += size) {
-    const end = Math.min(first + size, learned.length) - 1;
+  for (let first = 0; first < ends.length; first += size) {
+    const end = Math.min(first + size, ends.length) - 1;
     let sum = 0;
     let n = 0;
     for (let at = first; at <= end; at += 1) {
@@ -384,7 +396,7 @@ export function blocks(learned, values, weights) {
       sum += weights[at] * values[at];
       n += weights[at];
     }
-    found.push([learned[end], n >= LEAST_EVENTS ? sum / n : null]);
+    if (ends[end] !== null) found.push([ends[end], n >= LEAST_EVENTS ? sum / n : null]);
   }
   return found;
 }

@@ -12,7 +12,6 @@
       button.textContent = `Theme: ${chosen()}`;
       button.title = `Colours: ${SAID[chosen()]}`;
     }
-    document.dispatchEvent(new Event("theme"));
   };
   show();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);

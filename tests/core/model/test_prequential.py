@@ -5,9 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from abound_core.config import ModelConfig
+from abound_core.instances.record import pack_labels, pack_vector
+from abound_core.limits import Limits
 from abound_core.model import prequential
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 from abound_core.model.prequential import Prequential
 from abound_core.model.prequential_kernels import count_ranks
+from abound_core.types import Offset
 from tests.randomness import examples
 
 events = st.lists(
@@ -72,7 +78,7 @@ def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream():
     ranks = random_.integers(0, 8, 6 * prequential.TRACE_POINTS * prequential.FIRST_STRIDE).tolist()
     for n, rank in enumerate(ranks, start=1):
         seen = 50 if n <= 3000 else 500
-        counts[0] = seen
+        counts[0], score.arrays.now[0] = seen, 1000 * n
         count_ranks(score.arrays, counts, one, np.array([rank], np.int32), False, -1)
         if n % 511 and n % 2560 and n != len(ranks):
             continue
@@ -80,6 +86,7 @@ def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream():
         stride = trace["stride"]
         assert len(trace["learned"]) == n // stride <= prequential.TRACE_POINTS
         assert n < prequential.TRACE_POINTS // 2 * 10 or len(trace["learned"]) >= prequential.TRACE_POINTS // 2
+        assert trace["times"] == [1000 * end for end in trace["learned"]]
         for i, end in enumerate(trace["learned"]):
             assert end == (i + 1) * stride
             stretch = plain(ranks[end - stride : end])
@@ -93,3 +100,14 @@ def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream():
             assert trace["groups"]["head"]["n"][i] == stride - trace["groups"]["torso"]["n"][i]
             assert trace["groups"]["tail"]["n"][i] == 0
         assert Prequential.from_arrays(score.to_arrays()).trace() == trace
+
+
+def test_a_point_has_the_time_of_its_entry_and_the_digest_has_not():
+    records = 20 * (pack_vector([b"wheat"], np.ones(1, np.float32)) + pack_labels(["grain"], Limits()))
+    digests = set()
+    for time, told in ((0, None), (1_700_000_000_000, 1_700_000_000_000), (2**62, prequential.MOST_TIME)):
+        live = LiveModel(ModelConfig(), (1, 2))
+        live.begin(records, 20, [Unit(20)], Offset(time, 0, 0)).finish()
+        assert LiveModel.from_arrays(live.meta(), live.to_arrays(), (1, 2)).stats()["trace"]["times"] == [told, told]
+        digests.add(live.prequential.digest_bytes())
+    assert len(digests) == 1

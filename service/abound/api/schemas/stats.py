@@ -92,6 +92,9 @@ class TraceShape(SeriesShape):
 
     stride: int
     learned: list[int] = Field(description="Instances learned by each point.")
+    times: list[int | None] = Field(
+        description="When the log got the event at each point, in milliseconds since 1970; null if unknown."
+    )
     groups: dict[Literal["tail", "torso", "head"], GroupSeriesShape]
 
 
