@@ -1,15 +1,18 @@
 """Subject indexing of a technical library, with the measures of ``annif eval``, on the set ``llms4subjects-tib``.
 
-    python -m benchmarks.subjects [--data DIR] [--passes 3] [--validate 5000] [--set FIELD=VALUE]... [--json]
+    python -m benchmarks.subjects [--data DIR] [--passes 3] [--validate 5000] [--names] [--set FIELD=VALUE]...
+        [--json]
 
 A model with ``update: sls`` and an encoder learns the training part in its order, and ranks the development part.
 ``--passes`` above 1 learns it again as the job ``refit`` does. ``--validate N`` chooses settings: it learns all but the
-last N records of the training part and ranks these. Each language is reported apart, too.
+last N records of the training part and ranks these. ``--names`` first learns the name of each label that is learned, as
+a title. Each language is reported apart, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
 import re
@@ -85,18 +88,26 @@ def rank_all(live: LiveModel, rows: list[DatasetInstance]) -> tuple[dict[str, di
     return in_languages(figures), times
 
 
-def parts(data: Path, validate: int) -> tuple[list[DatasetInstance], list[DatasetInstance]]:
-    """Return the records to learn and those to rank, of which each has a true label."""
+def parts(data: Path, validate: int, names: bool) -> tuple[list[DatasetInstance], list[DatasetInstance]]:
+    """Return the records to learn and those to rank, of which each has a true label.
+
+    With ``names``, the names of the labels of the records to learn come before these.
+    """
     train = list(read_file(str(data / NAME / "train.jsonl.gz")))
     if validate:
         train, test = train[:-validate], train[-validate:]
     else:
         test = list(read_file(str(data / NAME / "dev.jsonl.gz")))
+    if names:
+        known = {label for row in train for label in row.labels}
+        with gzip.open(data / NAME / "labels.jsonl.gz") as lines:
+            named = [(one["label"], one["name"]) for one in map(json.loads, lines)]
+        train = [DatasetInstance(text={"title": name}, labels=(one,)) for one, name in named if one in known] + train
     return train, [row for row in test if row.labels]
 
 
-def result(data: Path, config: ModelConfig, passes: int, validate: int) -> dict[str, Any]:
-    train, test = parts(data, validate)
+def result(data: Path, config: ModelConfig, passes: int, validate: int, names: bool) -> dict[str, Any]:
+    train, test = parts(data, validate, names)
     warm = vectorize_all(islice(train, 100), Vectorizer(config, DATASET_LIMITS), DATASET_LIMITS)
     fit(warm, config, (1, 2), passes=passes)
     before = start_peak()
@@ -132,6 +143,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder of the data sets; ABOUND_DATA without it")
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--validate", type=int, default=0, metavar="N")
+    parser.add_argument("--names", action="store_true")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="of the model")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -141,7 +153,7 @@ def main() -> None:
     changes = changes_of(given.set)
     analyzer = CONFIG["analyzer"] | changes.get("analyzer", {})
     config = ModelConfig.from_dict(CONFIG | changes | {"analyzer": analyzer})
-    one = result(data, config, given.passes, given.validate)
+    one = result(data, config, given.passes, given.validate, given.names)
     print(json.dumps(one)) if given.json else show(one)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from msgspec import Meta
 
 from abound_core.errors import Contradiction, InvalidInstance, did_you_mean
-from abound_core.limits import MAX_DIMENSION
+from abound_core.limits import MAX_DIMENSION, MAX_FIELD_NAME
 
 FIXED_AFTER_LEARNING = (
     "update",
@@ -162,7 +162,8 @@ class AnalyzerConfig:
     Myanmar) give pairs of characters with their marks, and each emoji is a term. Compatibility forms such as full-width
     letters are replaced (NFKC). With ``simple`` boundaries a word is a run of letters, digits and ``_``.
 
-    ``boundaries``, ``min_length`` and ``stop_words`` are only for words. The stop words are scikit-learn's list.
+    ``boundaries``, ``min_length``, ``stop_words``, ``stem`` and ``prefix`` are only for words. The stop words are
+    scikit-learn's list.
     """
 
     kind: Annotated[
@@ -185,12 +186,24 @@ class AnalyzerConfig:
         Stemmed | None,
         Meta(description="Words: match their forms, by the Snowball stemmer of this language, such as `en`."),
     ] = None
+    prefix: Annotated[
+        int | None, Meta(ge=3, le=64, description="Words: only their first characters count, after `stem`.")
+    ] = None
     embed: Annotated[
         str | EncoderUrl | None,
         Meta(
             pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
             title="a name of at most 64 letters, digits, dots, hyphens and underscores, or an object with a url",
             description="sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.",
+        ),
+    ] = None
+    embed_field: Annotated[
+        str | None,
+        Meta(
+            pattern=f"^[^\\n]{{1,{MAX_FIELD_NAME}}}$",
+            title=f"a name of 1 to {MAX_FIELD_NAME} characters",
+            description="The encoder reads this field of a text alone, or the whole text if the field is missing or "
+            "empty.",
         ),
     ] = None
     field_weight: Annotated[
@@ -217,6 +230,10 @@ class AnalyzerConfig:
         if self.ngrams[0] > self.ngrams[1]:
             _refuse("analyzer.ngrams", "must have the shortest length first")
         object.__setattr__(self, "ngrams", tuple(self.ngrams))
+        if self.prefix is not None and self.kind != "word":
+            raise Contradiction(f"analyzer.prefix needs kind: word, and kind is {self.kind}", "analyzer.prefix")
+        if self.embed_field is not None and self.embed is None:
+            raise Contradiction("analyzer.embed_field needs an encoder in analyzer.embed", "analyzer.embed_field")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1087,10 +1087,20 @@ export interface components {
              */
             stem: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
             /**
+             * Prefix
+             * @description Words: only their first characters count, after `stem`.
+             */
+            prefix: number | null;
+            /**
              * Embed
              * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
              */
             embed: string | components["schemas"]["EncoderShape"] | null;
+            /**
+             * Embed Field
+             * @description The encoder reads this field of a text alone, or the whole text if the field is missing or empty.
+             */
+            embed_field: string | null;
             /**
              * Field Weight
              * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
@@ -5841,6 +5851,12 @@ export interface operations {
                          */
                         stem?: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
                         /**
+                         * Prefix
+                         * @description Words: only their first characters count, after `stem`.
+                         * @default null
+                         */
+                        prefix?: number | null;
+                        /**
                          * Embed
                          * @description sls: the encoder that makes the vector of a text, such as `wordllama`, or its URL and model.
                          * @default null
@@ -5862,6 +5878,12 @@ export interface operations {
                              */
                             dimension?: number | null;
                         } | null;
+                        /**
+                         * Embed Field
+                         * @description The encoder reads this field of a text alone, or the whole text if the field is missing or empty.
+                         * @default null
+                         */
+                        embed_field?: string | null;
                         /**
                          * Field Weight
                          * @description Norm of the words of each field of a text, relative to all words; 0 ignores which field has a word.
@@ -5964,6 +5986,7 @@ export interface operations {
                     recovery?: 0;
                     analyzer?: {
                         embed?: null;
+                        embed_field?: null;
                     };
                 };
             };

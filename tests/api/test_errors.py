@@ -231,7 +231,7 @@ CONFIGS: dict[str, Any] = {
     "analyzer.ngrams": [3, 1], "analyzer.language": "fi", "negative": "absolute", "numbers": "log", "implicit": 2,
     "calibrate": "yes", "decide": True, "decide.agreement": 1, "decide.audit": 0, "rerank": True, "rows": True,
     "known": True, "recovery": 0.5,
-    "max_memory": 2**20 - 1, "analyzer.embed": "wordllama",
+    "max_memory": 2**20 - 1, "analyzer.embed": "wordllama", "analyzer.embed_field": "title", "analyzer.prefix": 2,
 }  # fmt: skip
 """A value that no model (or none with ``fsu``) takes, by the field."""
 MORE_CONFIGS: list[tuple[Any, str]] = [
@@ -241,6 +241,8 @@ MORE_CONFIGS: list[tuple[Any, str]] = [
     ({"analyzer": {"ngrams": [1, 9]}}, "analyzer.ngrams"),
     ({"max_memory": 2**50 + 1}, "max_memory"),
     ({"update": "sls", "analyzer": {"embed": "other"}}, "analyzer.embed"),
+    ({"update": "sls", "analyzer": {"embed": "wordllama", "embed_field": "a\nb"}}, "analyzer.embed_field"),
+    ({"analyzer": {"kind": "char", "prefix": 7}}, "analyzer.prefix"),
     (b'{"margin": 1e999}', "margin"),
     (b'{"d_max": %s}' % (b"9" * 5000), "d_max"),
     (b'{"analyzer": {"ngrams": [1, 1e999]}}', "analyzer.ngrams[1]"),

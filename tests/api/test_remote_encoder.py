@@ -119,6 +119,10 @@ def test_texts_are_encoded_in_few_calls_wherever_they_are_sent(service: Served, 
     service.http.post(f"{path}/classify", json={"text": {"title": "red", "body": "word 1"}}).raise_for_status()
     service.http.put(f"{path}/labels", json={"labels": [{"label": "green"}]}).raise_for_status()
     assert endpoint.asked[-2:] == [["red\nword 1"], ["green"]]
+    analyzer = {"embed": endpoint.embed, "embed_field": "body"}
+    titled = f"/models/{fresh_model(service, update='sls', analyzer=analyzer)}/classify"
+    service.http.post(titled, json={"text": {"title": "red", "body": "word 1"}}).raise_for_status()
+    assert endpoint.asked[-1] == ["word 1"]
 
 
 def changed(**fields: Any) -> bytes:

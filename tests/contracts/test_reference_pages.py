@@ -82,7 +82,7 @@ PARTS: dict[str, Any] = {"analyzer": AnalyzerConfig, "decide": DecideConfig}
 ROWS = {name: cells for name, *cells in ROW.findall(PAGE.read_text())}
 FITTING: dict[str, dict[str, Any]] = {
     name: {"update": "sls"} for name in ("analyzer.embed", "rows", "rerank", "known", "recovery")
-}
+} | {"analyzer.embed_field": {"update": "sls", "analyzer": {"embed": "wordllama"}}}
 """Fields that an example needs beside itself."""
 
 
@@ -99,7 +99,8 @@ def described(kind: Any, prefix: str = "") -> dict[str, str | None]:
 
 def configured(name: str, value: Any) -> dict[str, Any]:
     field, _, inner = name.partition(".")
-    return {field: {inner: value} if inner else value} | FITTING.get(name, {})
+    fitting = FITTING.get(name, {})
+    return fitting | {field: fitting.get(field, {}) | {inner: value} if inner else value}
 
 
 def test_every_field_is_described_as_in_the_code_and_no_other() -> None:

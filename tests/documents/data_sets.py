@@ -37,6 +37,9 @@ def make(folder: Path) -> None:
             rows = list(instances(n, rng))
             text = as_text(rows) if ending == "txt" else as_lines(rows)
             (folder / name / f"{part}.{ending}.gz").write_bytes(gzip.compress(text.encode(), 1))
+    labels = [{"label": f"class {one}", "name": f"word{one}"} for one in range(N_CLASSES)]
+    text = "".join(json.dumps(one) + "\n" for one in labels)
+    (folder / "llms4subjects-tib" / "labels.jsonl.gz").write_bytes(gzip.compress(text.encode(), 1))
     rng = random.Random("vectors")
     (folder / "vectors").mkdir()
     for part, n in (("train", 100), ("test", 30)):

@@ -106,7 +106,10 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.startup": Small(
         words="--json --quick --sizes 1M 10M --replayed 300000", tells=("ready_seconds", "replayed_per_second")
     ),
-    "benchmarks.subjects": Small(words="--json --data {data}", tells=("F1@5", "NDCG", "median", "model")),
+    "benchmarks.subjects": Small(
+        words="--json --names --passes 2 --validate 50 --set eta=0.8 --data {data}",
+        tells=("F1@5", "NDCG", "median", "model"),
+    ),
     "tests.simulation": Small(
         words="--seeds 3..6 --done {work}/seeds.txt --trace",
         says=r"(?s).+\n3 histories up to seed 5, [\d.]+ ms .*, [1-9]\d* answers, .*, failed: none\n",

@@ -158,6 +158,22 @@ def test_a_model_encodes_texts_that_come_without_a_vector(encoders: Path) -> Non
     assert not has_dense(vectorizer.vectorize(b'{"wheat": 1}', None))
 
 
+def test_an_encoder_may_read_one_field_of_a_text_and_all_of_its_words(encoders: Path) -> None:
+    make(encoders / "small")
+    analyzer = {"embed": "small", "embed_field": "title", "prefix": 3}
+    vectorizer = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": analyzer}), Limits())
+    plain = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": {"prefix": 3}}), Limits())
+    encode = text_encoder.load("small").encode
+    for text, read in (
+        ({"title": "wheat", "body": "price"}, "wheat"),
+        ({"title": "", "body": "price"}, "price"),
+        ({"title": None, "body": "price"}, "price"),
+        ({"name": "wheat", "body": "price"}, "wheat price"),
+        ("wheat price", "wheat price"),
+    ):
+        assert vectorizer.vectorize(None, text) == plain.vectorize(None, text, encode(read))
+
+
 def test_a_machine_without_the_encoder_learns_what_others_encoded() -> None:
     model = LiveModel(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "missing"}}), (1, 2))
     assert model.vectorizer.vectorize(b'{"wheat": 1}', None)

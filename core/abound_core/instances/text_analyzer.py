@@ -130,10 +130,11 @@ class Analyzer:
         return tokens
 
     def _stems(self, tokens: list[str]) -> list[str]:
-        if self._stem is None:
-            return tokens
-        pieces = [self._stem(tokens[at : at + PIECE]) for at in range(0, len(tokens), PIECE)]
-        return [stem for piece in pieces for stem in piece]
+        if self._stem is not None:
+            pieces = [self._stem(tokens[at : at + PIECE]) for at in range(0, len(tokens), PIECE)]
+            tokens = [stem for piece in pieces for stem in piece]
+        n = self._config.prefix
+        return tokens if n is None else [one[:n] if len(one) > n and _is_word(one) else one for one in tokens]
 
 
 def _ngrams(parts: Sequence[str], lengths: tuple[int, int], join: Callable[[Any], str]) -> Iterator[str]:

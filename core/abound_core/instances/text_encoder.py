@@ -101,7 +101,9 @@ source: Callable[[str], TextEncoder] | None = None
 
 
 def text_to_encode(text: Text, config: AnalyzerConfig) -> str:
-    """Return what an encoder reads of a text: its fields without markup."""
+    """Return what an encoder reads of a text: ``embed_field`` if the text has it, else all fields, without markup."""
+    if isinstance(text, Mapping):
+        text = (config.embed_field and text.get(config.embed_field)) or text
     if isinstance(text, Mapping):
         # Shortest first: the end is cut.
         given = (field for field in text.values() if field is not None)

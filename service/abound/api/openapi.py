@@ -135,7 +135,7 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
                 "rerank": {"enum": [False, None]},
                 "known": {"const": False},
                 "recovery": {"const": 0},
-                "analyzer": {"properties": {"embed": {"type": "null"}}},
+                "analyzer": {"properties": {"embed": {"type": "null"}, "embed_field": {"type": "null"}}},
             }
         },
     ]

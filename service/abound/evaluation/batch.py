@@ -45,7 +45,7 @@ class BatchEvaluation:
         """Create the settings from a user's fields: of the method, of the analyzer, ``idf``, or ``params=auto``."""
         own = {name: changes[name] for name in VECTOR_FIELDS if name in changes}
         config = ModelConfig.from_dict({"update": "sls"} | own)  # an analyzer with an encoder is valid with sls only
-        config = replace(config, analyzer=replace(config.analyzer, embed=None))  # methods learn no vectors
+        config = replace(config, analyzer=replace(config.analyzer, embed=None, embed_field=None))  # no vectors
         rest = {name: value for name, value in changes.items() if name not in VECTOR_FIELDS}
         idf, auto = rest.pop("idf", None), rest.pop("params", None)
         if idf not in (None, True, False):
