@@ -187,7 +187,8 @@ class AnalyzerConfig:
         Meta(description="Words: match their forms, by the Snowball stemmer of this language, such as `en`."),
     ] = None
     prefix: Annotated[
-        int | None, Meta(ge=3, le=64, description="Words: only their first characters count, after `stem`.")
+        int | None,
+        Meta(ge=3, le=64, description="Words: the first characters of a longer one count as well, after `stem`."),
     ] = None
     embed: Annotated[
         str | EncoderUrl | None,

@@ -1088,7 +1088,7 @@ export interface components {
             stem: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
             /**
              * Prefix
-             * @description Words: only their first characters count, after `stem`.
+             * @description Words: the first characters of a longer one count as well, after `stem`.
              */
             prefix: number | null;
             /**
@@ -5852,7 +5852,7 @@ export interface operations {
                         stem?: ("ar" | "ca" | "cs" | "da" | "de" | "el" | "en" | "eo" | "es" | "et" | "eu" | "fa" | "fi" | "fr" | "ga" | "hi" | "hu" | "hy" | "id" | "it" | "lt" | "ne" | "nl" | "no" | "pl" | "pt" | "ro" | "ru" | "sr" | "st" | "sv" | "ta" | "tr" | "yi") | null;
                         /**
                          * Prefix
-                         * @description Words: only their first characters count, after `stem`.
+                         * @description Words: the first characters of a longer one count as well, after `stem`.
                          * @default null
                          */
                         prefix?: number | null;

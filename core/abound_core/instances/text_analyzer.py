@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, cast
 
 import regex
@@ -81,7 +82,9 @@ class Analyzer:
         self._stem: Callable[[list[str]], list[str]] | None = None
         if config.kind == "word" and config.stem is not None:
             self._stem = Stemmer(config.stem).stemWords
-        self._are_tokens = config.kind == "word" and config.ngrams == (1, 1) and not self._stop_words
+        self._are_tokens = (
+            config.kind == "word" and config.ngrams == (1, 1) and not self._stop_words and config.prefix is None
+        )
 
     def __call__(self, text: str) -> list[str]:
         return list(self.terms(self.prepare(text)))
@@ -109,7 +112,11 @@ class Analyzer:
             if self._stop_words:
                 tokens = [token for token in tokens if token not in self._stop_words]
             tokens = self._stems(tokens)
-            return tokens if config.ngrams == (1, 1) else _ngrams(tokens, config.ngrams, " ".join)
+            n = config.prefix
+            prefixes = [one[:n] for one in tokens if n is not None and len(one) > n and _is_word(one)]
+            if config.ngrams == (1, 1):
+                return tokens + prefixes
+            return chain(prefixes, _ngrams(tokens, config.ngrams, " ".join))
         text = "".join([_SPACES.sub(" ", piece) for piece in _pieces(prepared, _is_no_space)])
         if config.kind == "char":
             return _ngrams(text, config.ngrams, str)
@@ -133,8 +140,7 @@ class Analyzer:
         if self._stem is not None:
             pieces = [self._stem(tokens[at : at + PIECE]) for at in range(0, len(tokens), PIECE)]
             tokens = [stem for piece in pieces for stem in piece]
-        n = self._config.prefix
-        return tokens if n is None else [one[:n] if len(one) > n and _is_word(one) else one for one in tokens]
+        return tokens
 
 
 def _ngrams(parts: Sequence[str], lengths: tuple[int, int], join: Callable[[Any], str]) -> Iterator[str]:

@@ -216,10 +216,11 @@ def test_stems_match_the_forms_of_a_word_in_texts_and_names():
     assert Analyzer(AnalyzerConfig(stem="en", stop_words="english"))("the jackets") == ["jacket"]
 
 
-def test_a_prefix_cuts_words_after_their_stems_and_nothing_else():
+def test_the_prefixes_of_longer_words_are_terms_too():
     text = "Classroom Klassenzimmer #blueberry C++ 日本 👨\u200d👩\u200d👧\u200d👦"
-    assert Analyzer(AnalyzerConfig(prefix=5))(text) == ["class", "klass", "#blue", *text.lower().split()[3:]]
-    assert Analyzer(AnalyzerConfig(prefix=64))(text) == Analyzer(AnalyzerConfig())(text)
-    assert Analyzer(AnalyzerConfig(stem="en", prefix=3))("ties tied carried") == ["tie", "tie", "car"]
-    cut = AnalyzerConfig(prefix=3, ngrams=(1, 2), stop_words="english")
-    assert Analyzer(cut)("The yellow jackets") == ["yel", "jac", "yel jac"]
+    plain = Analyzer(AnalyzerConfig())(text)
+    assert Analyzer(AnalyzerConfig(prefix=5))(text) == [*plain, "class", "klass", "#blue"]
+    assert Analyzer(AnalyzerConfig(prefix=64))(text) == plain
+    assert Analyzer(AnalyzerConfig(stem="en", prefix=3))("ties tied carried") == ["tie", "tie", "carri", "car"]
+    pairs = AnalyzerConfig(prefix=3, ngrams=(1, 2), stop_words="english")
+    assert Analyzer(pairs)("The yellow jackets") == ["yel", "jac", "yellow", "jackets", "yellow jackets"]
