@@ -79,3 +79,24 @@ def test_a_data_set_is_kept_shown_and_deleted(open_page: Open, serving: Serving,
     page.get_by_role("button", name="Delete tickets").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
     expect(page.get_by_text("No data sets yet.")).to_be_visible()
+
+
+def test_a_broken_file_teaches_nothing_and_says_where_it_breaks(
+    open_page: Open, create_model: Create, tmp_path: Path
+) -> None:
+    address, file = create_model("broken"), tmp_path / "broken.csv"
+    page = open_page("files", "broken")
+    for text, said in (
+        ("text,label\nlate,delivery\nlate, again,delivery\n", "Record 2 has 3 cells for 2 columns"),
+        ('{"text": "late", "labels": ["delivery"]}\n42\n', "Line 2 is not a JSON object."),
+        ('{"text": "late", "labels": ["delivery"]}\n{"text": \n', "Line 2 is not JSON"),
+        ("", "The browser finds no records in it."),
+    ):
+        file.write_text(text)
+        with page.expect_file_chooser() as chooser:
+            page.get_by_label("File", exact=True).click()
+        chooser.value.set_files(file)
+        expect(page.get_by_text(said)).to_be_visible()
+        expect(page.get_by_text("What the columns are")).to_have_count(0)
+        page.get_by_role("button", name="Start").click()
+    assert http.get(f"{address}/stats").json()["learned"] == 0

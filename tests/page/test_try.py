@@ -237,6 +237,11 @@ def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
     expect(page.get_by_text("Not JSON yet")).to_be_visible()
     box.fill("price:")
     expect(page.get_by_text("has no value yet")).to_be_visible()
+    box.fill("price: 3")
+    page.get_by_label("Right labels").fill("L" * 2000)
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("a label has at most 512 bytes")).to_be_visible()
+    expect(page.locator(".chip")).to_contain_text("L" * 2000)
 
 
 def test_a_double_click_learns_once_and_a_retry_has_its_key(open_page: Open, serving: Serving) -> None:

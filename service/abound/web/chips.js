@@ -6,6 +6,7 @@ import { findLabels, folded, labelled, spoken } from "./names.js";
 
 const TYPED_MS = 150;
 const SUGGESTED = 12;
+const LONGEST = 512; // characters that are searched for; learning says which labels are too long
 
 /**
  * A field for labels: `element`, `has`, `toggle`, `clear`, and `take()`, which adds the typed text and returns all labels, or
@@ -38,7 +39,7 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
     const text = input.value.trim();
     const number = (asked += 1);
     try {
-      const { rows } = text ? await findLabels(model, { contains: text, limit: SUGGESTED }, signal) : { rows: [] };
+      const { rows } = text ? await findLabels(model, { contains: text.slice(0, LONGEST), limit: SUGGESTED }, signal) : { rows: [] };
       if (number === asked && document.activeElement === input) offer(rows.filter((one) => !one.isRetired));
     } catch {
       // The field works without suggestions.
@@ -71,7 +72,7 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
 
   /** Return the known label that a typed text means, by the label itself or by its name; null if there is none, or several. */
   async function meant(text) {
-    const { rows } = await findLabels(model, { prefix: text, limit: 100 }, signal);
+    const { rows } = await findLabels(model, { prefix: text.slice(0, LONGEST), limit: 100 }, signal);
     const same = rows.filter((one) => one.label === text);
     const [one, other] = same.length ? same : rows.filter((one) => [one.label, one.name ?? ""].some((name) => folded(name) === folded(text)));
     return other ? null : (one?.label ?? null);
@@ -83,7 +84,7 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
     asked += 1;
     input.value = "";
     offer([]);
-    const whole = typed ? await meant(typed) : null;
+    const whole = typed ? await meant(typed).catch((error) => { input.value = typed; throw error; }) : null;
     const parts = whole === null ? [...typed.matchAll(/"([^"]+)"|[^,]+/g)].map(([part, quoted]) => (quoted ?? part).trim()).filter(Boolean) : [whole];
     for (const part of parts) {
       const label = whole ?? (await meant(part));

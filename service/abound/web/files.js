@@ -15,7 +15,7 @@ const MOST_BYTES = 256 * 2 ** 20;
 const MOST_ERRORS = 50;
 
 export function show(root, { model, signal, problem, lacks, refused }) {
-  const file = h("input", { type: "file", required: true });
+  const file = h("input", { type: "file", required: true, onclick: () => { file.value = ""; } }); // the same file, mended, is read again
   const select = (choices) => h("select", {}, choices.map(([value, said]) => h("option", { value }, said)));
   const act = select(Object.entries(ACTS).filter(([name, [said, scope]]) => !lacks(scope, said) && !(name === "dataset" && refused)).map(([name, [said]]) => [name, said]));
   const encoding = select([["utf-8", "UTF-8"], ["cp1252", "Windows-1252 (Western)"], ["cp1250", "Windows-1250 (Central)"], ["utf-16", "UTF-16"]]);
@@ -64,7 +64,7 @@ export function show(root, { model, signal, problem, lacks, refused }) {
     }
     const columns = [...new Set(records.slice(0, 100).flatMap(Object.keys))];
     roles = Object.fromEntries(columns.map((column) => [column, Object.keys(GUESSES).find((role) => GUESSES[role].test(column.trim().toLowerCase())) ?? "feature"]));
-    fill(parts.columns, h("fieldset", {}, h("legend", {}, "What the columns are"), h("div", { class: "fields" }, columns.map((column) => {
+    fill(parts.columns, columns.length === 0 ? null : h("fieldset", {}, h("legend", {}, "What the columns are"), h("div", { class: "fields" }, columns.map((column) => {
       const role = select(Object.entries(ROLES));
       role.value = roles[column];
       role.addEventListener("change", () => { roles[column] = role.value; preview(); });
@@ -153,7 +153,7 @@ export function show(root, { model, signal, problem, lacks, refused }) {
     fill(
       parts.said,
       h("p", { class: "better" }, said),
-      kind === "learn" ? h("p", {}, h("a", { href: `#events/${part(model)}` }, "See its events"), `: their source is “file ${title}”, by which the job forget removes them.`) : null,
+      kind === "learn" && done ? h("p", {}, h("a", { href: `#events/${part(model)}` }, "See its events"), `: their source is “file ${title}”, by which the job forget removes them.`) : null,
       kind === "classify" ? h("div", { class: "row" }, h("button", { type: "button", onclick: () => saveAs(new Blob([answersTable(answers)], { type: "text/csv" }), `${title.replace(/\..*/, "")}-labels.csv`) }, "Download the answers")) : null,
       kind === "dataset" ? h("p", {}, h("a", { href: `#datasets/${part(model)}` }, "See its rows"), ", or ", h("a", { href: `#versions/${part(model)}/${part(name.value)}` }, "fit a job on it"), ".") : null,
       errors.length ? [h("p", { class: "worry" }, `${counted(errors.length, "record was", "records were")} refused; record 1 is the first after the header.`), table("Refused records", ["#record", "why"], errors.slice(0, MOST_ERRORS))] : null,
@@ -183,15 +183,18 @@ export function show(root, { model, signal, problem, lacks, refused }) {
 
 function jsonLines(text) {
   return text.split("\n").flatMap((line, at) => {
+    let found;
     try {
-      return line.trim() ? [JSON.parse(line)] : [];
+      found = line.trim() ? [JSON.parse(line)] : [];
     } catch (error) {
       throw new Error(`Line ${at + 1} is not JSON: ${error.message}`);
     }
+    if (found.some((one) => Object(one) !== one || Array.isArray(one))) throw new Error(`Line ${at + 1} is not a JSON object.`);
+    return found;
   });
 }
 
-/** Read a table whose first row names the columns; a row with other numbers of cells keeps those that have a name. */
+/** Read a table whose first row names the columns. A row may lack cells; one more than the columns would shift the labels. */
 export function tableRecords(text, chosen) {
   const [first] = text.split(/\r?\n/, 1);
   const delimiter = chosen || [",", ";", "\t", "|"].reduce((best, one) => (first.split(one).length > first.split(best).length ? one : best));
@@ -204,5 +207,7 @@ export function tableRecords(text, chosen) {
     if (end !== delimiter) rows.push([]);
   }
   const [columns, ...records] = rows.filter((row) => row.some((one) => one !== ""));
+  const wide = records.findIndex((row) => row.slice(columns.length).some((one) => one !== ""));
+  if (wide >= 0) throw new Error(`Record ${wide + 1} has ${records[wide].length} cells for ${columns.length} columns: quote cells that contain “${delimiter}”, or choose another delimiter.`);
   return records.map((row) => Object.fromEntries(columns.map((column, at) => [column, row[at] ?? ""])));
 }

@@ -22,7 +22,7 @@ export function ruleChoice(initial, chosen = (_rule) => {}) {
 }
 
 export function show(root, { model, about, signal, problem, attempt, refused, lacks, every, again }) {
-  const lacking = refused ? refused.message : lacks("admin", "To change models");
+  const lacking = lacks("admin", "To change models") ?? (refused ? `${refused.message}.` : null);
   const parts = { list: h("div", { class: "stack" }), said: h("div", { role: "status" }), create: h("div", { class: "stack" }), configure: h("div", { class: "stack" }), snapshots: h("div", { class: "stack" }) };
   const saying = (text) => fill(parts.said, h("p", { class: "better" }, text));
   fill(

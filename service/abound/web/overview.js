@@ -111,12 +111,12 @@ export function show(root, context) {
     const rule = ruleChoice(about.config.update, configure);
     fill(
       parts.start,
-      h("p", {}, "A model learns from every labelled event that is sent to it. Choose how it ranks now: the rule is fixed after the first event. Then begin in one of four ways."),
+      h("p", {}, `A model learns from every labelled event that is sent to it. ${lacking.admin ? "Begin" : "Choose how it ranks now: the rule is fixed after the first event. Then begin"} in one of these ways.`),
       lacking.admin ? null : rule.element,
       h("p", {}, h("a", { href: `#try/${part(model)}` }, "Try it"), ": type a text, name its label, press Learn."),
       h("p", {}, h("a", { href: `#files/${part(model)}` }, "Teach a file"), ": a table or JSON lines with texts and labels."),
       h("p", {}, "Stream a file: ", h("code", {}, "abound learn FILE")),
-      lacking.learn || lacking.admin ? h("p", { class: "note" }, lacking.learn) : h("div", { class: "row" }, load, h("span", { class: "hint" }, "into a model of its own, “sample”")),
+      lacking.learn ? h("p", { class: "note" }, lacking.learn) : lacking.admin ? null : h("div", { class: "row" }, load, h("span", { class: "hint" }, "into a model of its own, “sample”")),
       said,
     );
 
