@@ -124,7 +124,6 @@ LEARNED: dict[str, Row] = {
     "empty rejected": (LABELLED | {"rejected": ["b", ""]}, "rejected[1]"),
     "rejected and true": (LABELLED | {"rejected": ["a"]}, "rejected[0]"),
     "many rejected": (LABELLED | {"rejected": ["x"] * 101}, "rejected"),
-    "many ignored": (LABELLED | {"ignored": [f"{n}" for n in range(101)]}, "ignored"),
     "empty ignored": (LABELLED | {"ignored": [""]}, "ignored[0]"),
     "ignored and true": (LABELLED | {"ignored": ["b", "a"]}, "ignored[1]"),
     "ignored and rejected": (LABELLED | {"rejected": ["b"], "ignored": ["b"]}, "ignored[0]"),

@@ -187,6 +187,32 @@ def test_utf8_is_what_python_takes_for_it(key):
         assert verdict(record, 1) == "good"
 
 
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"labels": []}, "labels"),
+        ({"labels": [""]}, "labels[0]"),
+        ({"labels": ["a", "ż" * 257]}, "labels[1]"),
+        ({"labels": ["a", "\ud800"]}, "labels[1]"),
+        ({"labels": ["a"] * 101}, "labels"),
+        ({"labels": [], "ignored": []}, "labels"),
+        ({"rejected": ["b", ""]}, "rejected[1]"),
+        ({"rejected": ["b", "a"]}, "rejected[1]"),
+        ({"ignored": ["a"]}, "ignored[0]"),
+        ({"rejected": ["b"], "ignored": ["c", "b"]}, "ignored[1]"),
+        ({"rejected": ["b"] * 101}, "rejected"),
+        ({"ignored": [f"{n}" for n in range(101)]}, "ignored"),
+        ({"weight": 0.0}, "weight"),
+        ({"weight": 100.1}, "weight"),
+        ({"weight": float("nan")}, "weight"),
+    ],
+)
+def test_refused_labels_and_feedback(given, field):
+    with pytest.raises(InvalidInstance) as refusal:
+        pack_labels(**{"labels": ["a"], "limits": LIMITS} | given)
+    assert refusal.value.field == field
+
+
 def test_labels_are_kept_once_in_order_and_the_least_weight_is_above_zero():
     part = pack_labels(["b", "a", "b", "ż"], LIMITS, weight=1e-300)
     assert len(part) % 4 == 0
