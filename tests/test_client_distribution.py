@@ -1,7 +1,5 @@
 """The distribution of the client alone: it has what it needs, and requires as little as it says."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """Every process collects the same tests: xdist refuses to run when two of its workers disagree."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What the documents name is there: tests, files and settings."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Imports point down only. They are read from the source, so that lazy and typing imports count too."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import subprocess

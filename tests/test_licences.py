@@ -1,7 +1,5 @@
 """What is built upon may be used as this is: the licences of all dependencies are listed, and copyleft is stated."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib import metadata

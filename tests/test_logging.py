@@ -1,7 +1,5 @@
 """Log lines: one line each whatever others sent, with the id of the request, and never with a secret."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

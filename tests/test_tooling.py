@@ -1,7 +1,5 @@
 """What people are told to do works: the targets of make, the hooks, the changelog."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The wheel works without a checkout: built from a copy, installed beside what it requires and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The worker: when snapshots are due, who makes them, and how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

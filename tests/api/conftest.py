@@ -1,7 +1,5 @@
 """A service for each file of tests, with the file's ``SETTINGS`` and, if it ``HAS_ARTIFACTS``, an artifact store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Versions that answer in the place of the index, over HTTP: activation, late labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory, models, remembered instances: each has its bound, and the door says so before it is passed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

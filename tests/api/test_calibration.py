@@ -1,7 +1,5 @@
 """Probabilities over HTTP: where they are, where they are not, and what is told of how far they are right."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

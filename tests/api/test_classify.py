@@ -1,7 +1,5 @@
 """Classification over HTTP: rankings, every way to ask for them, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator
@@ -50,15 +48,6 @@ def test_labels_come_best_first_with_the_offset_of_their_state(service: Served, 
     assert answer["labels"][0]["label"] == "grain"
 
 
-def test_text_and_features_are_the_same_kind_of_key(service: Served, model: str) -> None:
-    path = f"/models/{model}/classify"
-    by_text = service.http.post(path, json={"text": "wheat"}).json()
-    by_feature = service.http.post(path, json={"features": {"wheat": 7}}).json()
-    both = service.http.post(path, json={"features": {"wheat": 7}, "text": "wheat"}).json()
-    assert by_text == by_feature == both
-    assert service.http.post(path, json={"text": {"title": "wheat"}}).json()["labels"][0]["label"] == "grain"
-
-
 def test_k_bounds_the_labels_and_ties_come_in_the_order_seen(service: Served) -> None:
     name, labels = fresh_model(service), [f"label {i}" for i in range(15, 0, -1)]
     assert service.http.post(f"/models/{name}/learn", json={"text": "f", "labels": labels}).status_code == 200
@@ -66,16 +55,6 @@ def test_k_bounds_the_labels_and_ties_come_in_the_order_seen(service: Served) ->
         asked = {"text": "f"} | ({"k": k} if k else {})
         found = service.http.post(f"/models/{name}/classify", json=asked).json()["labels"]
         assert [one["label"] for one in found] == labels[:n]
-
-
-def test_threshold(service: Served, model: str) -> None:
-    path = f"/models/{model}/classify"
-    everything = service.http.post(path, json={"text": "wheat export oil"}).json()["labels"]
-    assert len(everything) == 3
-    middle = everything[1]["score"]
-    kept = service.http.post(path, json={"text": "wheat export oil", "threshold": middle}).json()["labels"]
-    assert kept == [scored for scored in everything if scored["score"] >= middle]
-    assert service.http.post(path, json={"text": "wheat", "threshold": 1e9}).json()["labels"] == []
 
 
 def test_include_and_exclude(service: Served, model: str) -> None:
@@ -144,26 +123,6 @@ def test_rare_labels_come_higher(service: Served) -> None:
     assert service.http.post(path, json={"text": "red", "rare": True, "decide": False}).json()["labels"] == order
 
 
-def test_levels_of_a_model_without_probabilities_obey_the_threshold(service: Served, model: str) -> None:
-    asked = {"text": "wheat export", "levels": True, "threshold": 1e9}
-    assert service.http.post(f"/models/{model}/classify", json=asked).json()["labels"] == []
-
-
-@pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_because_sums_to_the_score(service: Served, update: str) -> None:
-    path = f"/models/{fresh_model(service, update=update)}"
-    events = [{"features": {"a": 1, "b": i % 3, "c": i % 2 / 2}, "labels": [f"c{i % 4}"]} for i in range(60)]
-    service.http.post(f"{path}/learn", json={"instances": events}).raise_for_status()
-    asked = {"features": {"a": 1, "b": 2, "unknown": 1}}
-    explained = service.http.post(f"{path}/classify", json=asked | {"explain": True}).json()["labels"]
-    reasons = [{one["feature"]: one["contribution"] for one in scored.pop("because")} for scored in explained]
-    assert explained == service.http.post(f"{path}/classify", json=asked).json()["labels"] != []
-    for scored, parts in zip(explained, reasons, strict=True):
-        assert abs(sum(parts.values()) - scored["score"]) < 1e-6
-        assert parts.keys() <= {"a", "b"}
-        assert [*parts.values()] == sorted(parts.values(), reverse=True)
-
-
 def test_a_batch_answers_each_in_order(service: Served, model: str) -> None:
     path = f"/models/{model}/classify"
     instances = [{"text": "wheat"}, {"features": {"oil": 1}}, {"text": "nothing known"}]
@@ -192,15 +151,6 @@ def test_read_your_writes(service: Served, model: str) -> None:
     milliseconds, rest = offset.split("-")
     padded = f"0{milliseconds}-{rest}"
     assert service.http.post(path, json={"text": "tin", "min_offset": padded}).status_code == 200
-
-
-def test_an_offset_waits_for_what_is_not_applied_yet(service: Served, model: str) -> None:
-    for at in range(20):
-        event = {"text": f"word{at}", "labels": [f"class{at}"], "wait": "log"}
-        learned = service.http.post(f"/models/{model}/learn", json=event).json()
-        asked = {"text": f"word{at}", "min_offset": learned["offset"]}
-        answer = service.http.post(f"/models/{model}/classify", json=asked).json()
-        assert answer["labels"][0]["label"] == f"class{at}"
 
 
 def test_an_offset_beyond_the_end_of_the_log_is_refused_at_once(service: Served, model: str) -> None:

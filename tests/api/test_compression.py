@@ -1,7 +1,5 @@
 """Compressed requests and answers, and requests from web pages of other origins."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Data sets over HTTP and on the command line, and jobs that are fitted on them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Decisions over HTTP: what an answer says, what teaches that no label fits, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests that have nothing but features, read the short way, against the decoder of all requests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """What each route refuses: the kind of the problem and the field that it names. Nothing of it is learned."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket
@@ -366,7 +364,6 @@ def test_a_wrong_name_is_refused_with_the_rule_of_names(service: Served, path: s
     ],
 )  # fmt: skip
 def test_only_json_in_a_known_encoding_is_read(service: Served, model: str, name: str, value: str, taken: bool) -> None:
-    """Also where no type is given, as beside ``Accept``."""
     path = f"/models/{fresh_model(service) if taken else model}"
     for method, route, body in (("POST", "/learn", GOOD), ("POST", "/classify", b'{"text": "a"}'), ("PUT", "", b"{}")):
         answer = service.http.request(method, path + route, content=body, headers={name: value})

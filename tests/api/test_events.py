@@ -1,7 +1,5 @@
 """The newest events of a model, as its log and history have them, and those that may have a wrong label."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

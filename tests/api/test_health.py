@@ -1,7 +1,5 @@
 """Liveness, readiness and measures over HTTP, also while the service drains or is cut off from the store."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

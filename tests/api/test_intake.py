@@ -1,7 +1,5 @@
 """What one request may take in, and what comes again: bounds over a whole request, keys, changed configurations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs over HTTP, at the door: what is taken, what is refused, how they are followed. No worker is there."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

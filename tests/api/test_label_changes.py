@@ -1,7 +1,5 @@
 """Changes of labels over HTTP: rename, merge, retire, revive, split, dry runs, and their list."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Registration of labels over HTTP: names, descriptions and other details, and what they change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -72,13 +70,7 @@ def test_labels_without_instances_are_left_out_on_request(service: Served, confi
 @pytest.mark.parametrize("update", ["fsu", "sls"])
 def test_a_label_without_instances_is_suggested_by_its_name(service: Served, update: str) -> None:
     name = fresh_model(service, rating=False, update=update)
-    answer = register(
-        service,
-        name,
-        {"label": "c7"} | WHEAT,
-        {"label": "c8"},
-        {"label": "crude_oil"},
-    )
+    answer = register(service, name, {"label": "c7"} | WHEAT, {"label": "c8"}, {"label": "crude_oil"})
     assert answer == {"offset": answer["offset"], "applied": True, "durability": "log"}
     body = {"text": "bread", "labels": ["c8"]}
     service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
@@ -96,13 +88,7 @@ def test_a_label_without_instances_is_suggested_by_its_name(service: Served, upd
     listed = service.http.get(f"/models/{name}/labels").json()
     every = ["c7", "c0", "c8", "crude_oil"]
     recent = [None, None, 0.0, None]
-    assert listed == {
-        "labels": every,
-        "learned": [0, 0, 1, 0],
-        "recent": recent,
-        "total": 4,
-        "details": {"c7": WHEAT},
-    }
+    assert listed == {"labels": every, "learned": [0, 0, 1, 0], "recent": recent, "total": 4, "details": {"c7": WHEAT}}
     by_name = service.http.get(f"/models/{name}/labels", params={"contains": "WHEA"}).json()
     assert by_name["labels"] == ["c7"]
     assert service.http.get(f"/models/{name}/labels/c7").json()["details"] == WHEAT

@@ -1,7 +1,5 @@
 """Parents of labels over HTTP: subtrees in requests, levels, unknown labels, and registrations that are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

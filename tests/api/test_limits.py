@@ -1,7 +1,5 @@
 """Limits of requests that no other file tries, each at its edge."""
 
-from __future__ import annotations
-
 import json
 import re
 import select
@@ -71,7 +69,6 @@ def test_bodies_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def first_of(*connections: socket.socket) -> bytes:
-    """The first answer on any of these."""
     ready, _, _ = select.select(connections, [], [], 20)
     assert ready
     return bytes(ready[0].recv(65_536))

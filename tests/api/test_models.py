@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gc
 import threading
 import weakref
@@ -51,15 +49,7 @@ def test_a_change_keeps_what_it_does_not_name(service: Served) -> None:
     assert again.json() == answer.json()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"boolean": True},
-        {"leak": False},
-        {"memory": 100.0},
-        {"negative": "split"},
-    ],
-)
+@pytest.mark.parametrize("change", [{"boolean": True}, {"leak": False}, {"memory": 100.0}, {"negative": "split"}])
 def test_what_gives_the_state_its_meaning_cannot_change_once_it_has_learned(
     service: Served, change: dict[str, Any]
 ) -> None:

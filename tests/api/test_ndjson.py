@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import socket
 import time
@@ -181,7 +179,6 @@ def _chunk(piece: bytes) -> bytes:
 
 
 def test_answers_come_while_the_request_goes_on(service: Served, model: str) -> None:
-    """A client that sends a line, waits for its answer, and only then sends the next one."""
     with opened(service, f"/models/{model}/learn") as connection:
         for i in range(5):
             connection.sendall(_chunk(ndjson(instance(i))))

@@ -1,7 +1,5 @@
 """How many classes a model takes: ``max_classes``, and what its index can hold."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor

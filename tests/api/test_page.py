@@ -1,7 +1,5 @@
 """The files of the page: where they are, how they are kept, and what they may do."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from importlib import metadata
@@ -17,7 +15,6 @@ PLAIN = {"accept-encoding": "identity"}
 
 @pytest.fixture(scope="module")
 def base(service: Served) -> str:
-    """Where the page says that its files are."""
     [digest] = set(re.findall(r'"(web/[0-9a-f]{16}/)[a-z]+\.[a-z]+"', service.http.get("/").text))
     return f"/{digest}"
 

@@ -1,7 +1,5 @@
 """Connections over real sockets: their bounds, requests without waiting for answers, answers that are given at once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -120,7 +118,6 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 async def answers(reader: asyncio.StreamReader, n: int) -> list[bytes]:
-    """The bodies of so many good answers."""
     found = [await answer(reader) for _ in range(n)]
     assert {status for status, _ in found} <= {200}
     return [body for _, body in found]

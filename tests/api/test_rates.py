@@ -1,7 +1,5 @@
 """Rates: a key's and a source's, over batches and lines, and without the store."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Encoders behind a URL: each way to send texts, what endpoints do wrong, hosts that are not allowed, a restart."""
 
-from __future__ import annotations
-
 import json
 import threading
 import zlib

@@ -1,7 +1,5 @@
 """What a client and the log get to see of requests that a stop cuts off."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Requests as spans of OpenTelemetry, and trace ids in the log lines."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterator

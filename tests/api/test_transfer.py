@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator
@@ -7,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.state.snapshots import SnapshotParams
 from abound.store.client import Store
 from abound.worker import Worker
-from tests.state.test_model_file import FILE, LARGE, with_head
+from tests.state.test_model_file import FILE, with_head
 from tests.support.command_line import Ran, Run
 from tests.support.served import Served, problem, served
 
@@ -67,7 +64,6 @@ def test_a_model_goes_out_and_comes_in_again_as_it_was(service: Served, config: 
     assert (answer.status_code, answer.json()["name"]) == (201, f"{name}-2"), answer.text
 
     def told(path: str, *parts: str, body: Any = None) -> list[list[Any]]:
-        """Parts of what both models say."""
         method = "POST" if body else "GET"
         paths = (f"/models/{one}{path}" for one in (name, f"{name}-2"))
         answers = [service.http.request(method, one, json=body).json() for one in paths]
@@ -153,16 +149,6 @@ def test_without_an_artifact_store_there_is_no_import() -> None:
         problem(service.http.put("/models/new/import", content=FILE), 503)
 
 
-def test_a_model_that_there_is_no_memory_for_is_refused(tmp_path: Path) -> None:
-    with served(artifacts_url=SecretStr(str(tmp_path)), max_memory=2**20) as service:
-        refusal = problem(service.http.put("/models/large/import", content=LARGE), 507, "no-room")
-        assert "of at most 1048576 (ABOUND_MAX_MEMORY)" in refusal["detail"]
-        problem(service.http.get("/models/large"), 404, "unknown-model")
-        assert service.http.put("/models/small/import", content=FILE).status_code == 201
-        learned = service.http.post("/models/small/learn", json={"features": {"a": 1}, "labels": ["b"]})
-        assert learned.status_code == 200, learned.text
-
-
 def last(told: Ran) -> dict[str, Any]:
     """What a command said, among what the service and the worker of this process logged."""
     [line] = [line for line in told.out.splitlines() if line.startswith("{")]
@@ -170,11 +156,7 @@ def last(told: Ran) -> dict[str, Any]:
     return said
 
 
-def test_the_command_line_writes_a_file_and_reads_it(
-    service: Served,
-    tmp_path: Path,
-    run: Run,
-) -> None:
+def test_the_command_line_writes_a_file_and_reads_it(service: Served, tmp_path: Path, run: Run) -> None:
     before = taught(service, "typed")
     file = tmp_path / "typed.abound"
     told = run("models", "export", "typed", file, "--url", service.url, "--json")

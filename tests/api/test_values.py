@@ -1,7 +1,5 @@
 """One value has one meaning at every door; the table is ``docs/reference/values.md``."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -46,12 +44,7 @@ def dumped(instance: Instance) -> bytes:
     return json.dumps(instance, default=lambda number: number.item()).replace("NaN", "null").encode()
 
 
-DOORS = {
-    "learn": by_learn,
-    "ndjson": by_ndjson,
-    "json lines": by_json_lines,
-    "client": by_client,
-}
+DOORS = {"learn": by_learn, "ndjson": by_ndjson, "json lines": by_json_lines, "client": by_client}
 X = {"features": {"x": 1}}
 CASES: dict[str, tuple[Instance, list[str], set[str]]] = {
     "missing values": (

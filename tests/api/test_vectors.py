@@ -1,7 +1,5 @@
 """Vectors over HTTP: lists and bytes, alone and with text, what is refused, and what is told."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 
@@ -182,3 +180,30 @@ def test_a_model_encodes_texts(service: Served) -> None:
     wrong = service.http.post(f"/models/{model}/classify", json={"text": "wallets", "vector": [1, 2]})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "vector")
     assert "those of this model have 256" in wrong.json()["detail"]
+
+
+def test_a_re_ranked_vector_has_probabilities_and_a_text_alone_has_none(service: Served) -> None:
+    name = fresh_model(service, update="sls", rerank=True, calibrate=False)
+    made = [{"text": f"w{i % 5}", "vector": numbers(i % 3, i), "labels": [f"kind {i % 3}"]} for i in range(90)]
+    service.http.post(f"/models/{name}/learn", json={"instances": made}).raise_for_status()
+    path, asked = f"/models/{name}/classify", {"text": "w1", "vector": numbers(1, 500)}
+    answer = service.http.post(path, json=asked).json()
+    assert best(answer) == "kind 1"
+    assert [one["probability"] for one in answer["labels"]] == [one["score"] for one in answer["labels"]]
+    assert sum(one["probability"] for one in answer["labels"]) == pytest.approx(1)
+    for options, kept in (
+        ({"min_probability": answer["labels"][0]["probability"]}, [0]),
+        ({"exclude": ["kind 1"]}, [1, 2]),
+    ):
+        found = service.http.post(path, json=asked | options).json()["labels"]
+        assert found == [answer["labels"][place] for place in kept]
+    assert all("probability" not in one for one in service.http.post(path, json={"text": "w1"}).json()["labels"])
+    problem(service.http.post(path, json={"text": "w1", "min_probability": 0.1}), 422, field="min_probability")
+    stats = service.http.get(f"/models/{name}/stats").json()
+    told = stats["reranking"]
+    assert (told["used"], set(told["weights"]) >= {"score", "similarity to the class", "frequency"}) == (True, True)
+    assert 80 < told["n"] < 90
+    assert min(told["answers"]["R@1"], told["index"]["MRR"]) > 0.5
+    assert stats["memory_parts"]["class_means"] > 0
+    plain = fresh_model(service)
+    assert service.http.get(f"/models/{plain}/stats").json()["reranking"] is None

@@ -1,7 +1,5 @@
 """Versions over HTTP and on the command line: listed, compared, copied, deleted, kept."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket
@@ -33,7 +31,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def made(place: Place) -> list[dict[str, Any]]:
-    """Two versions, the older one first."""
     jobs = [place.done("frequency", seed=3), place.done("swnn", S=10)]
     return [place.client.version("default", job["version"]) for job in jobs]
 

@@ -1,7 +1,5 @@
 """The public data sets: loaders on small files in the formats of the sources, downloads, and the page about them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The measures of subject indexing, on examples small enough to compute by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

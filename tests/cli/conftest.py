@@ -1,7 +1,5 @@
 """Small files of instances for the commands."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """The running accuracy against the plain definition."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The command line as a user meets it: exit codes, JSON, and files through a real service."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -126,7 +124,6 @@ def test_a_wrong_setting_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_service_equals_the_library(run: Run, url: str, train: Path, test: Path) -> None:
-    """Learned over HTTP and in process, two models are the same to the last bit, and rank alike."""
     assert run("models", "create", "same", "--set", "margin=0.5", "--url", url).code == 0
     learned = run("learn", train, "--url", url, "--model", "same", "--json").json
     here = evaluate(read_file(str(train)), read_file(str(test)), ModelConfig(margin=0.5))

@@ -1,7 +1,5 @@
 """``abound evaluate`` and ``abound methods``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

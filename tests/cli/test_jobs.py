@@ -1,7 +1,5 @@
 """``abound jobs`` against a service and a worker that run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -23,7 +21,6 @@ def place() -> Iterator[Office]:
 
 @pytest.fixture
 def run(run: Run, place: Office, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run ``abound jobs`` with these arguments."""
     monkeypatch.setenv("ABOUND_URL", place.service.url)
     return partial(run, "jobs")
 

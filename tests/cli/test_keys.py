@@ -1,7 +1,5 @@
 """``abound keys`` and ``abound audit``: with the service running, before it runs, and where there is none."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """``abound register`` and ``abound labels``: names of labels on the command line."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
@@ -33,12 +31,7 @@ def url(service: Served) -> str:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [
-        ("some.jsonl", LINES),
-        ("some.csv", TABLE),
-        ("some.tsv", TABLE.replace(",", "\t")),
-        ("some.jsonl.gz", LINES),
-    ],
+    [("some.jsonl", LINES), ("some.csv", TABLE), ("some.tsv", TABLE.replace(",", "\t")), ("some.jsonl.gz", LINES)],
     ids=["jsonl", "csv", "tsv", "gz"],
 )
 def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name: str, content: str) -> None:

@@ -1,7 +1,5 @@
 """What ``abound learn`` says of a stream that ends before its file does, and when it sends what it was given."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import re
@@ -74,13 +72,7 @@ def learning(
 
 
 class Service(ThreadingHTTPServer):
-    """What a stream is sent to: it keeps the texts of each request, and answers while it is told to.
-
-    Attributes
-    ----------
-    requests : SimpleQueue of list of str
-    answering : threading.Event
-    """
+    """Takes a stream: it keeps the texts of each request, and answers while ``answering`` is set."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -1,7 +1,5 @@
 """``abound mcp``, used by the client of the MCP SDK."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``abound register`` with a vocabulary in SKOS."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 from pathlib import Path

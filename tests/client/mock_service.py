@@ -1,7 +1,5 @@
 """A service that is a function from a request to an answer, and what clients send to it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable
 
@@ -32,7 +30,6 @@ class Script:
 
     @property
     def numbers(self) -> list[list[int]]:
-        """Those of the lines of each request."""
         return [[json.loads(line)["n"] for line in request.content.splitlines()] for request in self.requests]
 
 
@@ -57,7 +54,6 @@ def client(handler: Handler, pauses: list[float] | None = None) -> Client:
 
 
 def echo(request: httpx.Request) -> httpx.Response:
-    """Answers each line with itself."""
     return httpx.Response(200, content=request.content)
 
 

@@ -1,7 +1,5 @@
 """Where the client asks: URLs, what the environment says of the way there, and names as parts of paths."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 from collections.abc import Callable

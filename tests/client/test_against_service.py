@@ -1,7 +1,5 @@
 """The clients beside a running service."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What only the client for event loops does; ``Client`` runs one, so the other tests of this folder test it too."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,7 +1,5 @@
 """The classifier does what scikit-learn asks of classifiers, in process and over a service alike."""
 
-from __future__ import annotations
-
 import gc
 import io
 import os
@@ -174,12 +172,7 @@ def test_classes_of_another_type_are_those_that_they_equal(first: Any, then: Any
 
 @pytest.mark.parametrize(
     ("first", "then"),
-    [
-        ([1, 2], ["a"]),
-        (["1", "2"], [2]),
-        (np.array([1, 2], np.int8), [300.0]),
-        (np.array(["a", "b"], object), [2]),
-    ],
+    [([1, 2], ["a"]), (["1", "2"], [2]), (np.array([1, 2], np.int8), [300.0]), (np.array(["a", "b"], object), [2])],
 )
 def test_classes_that_have_no_equal_of_the_type_before_are_refused(first: Any, then: Any) -> None:
     X = np.identity(2)

@@ -1,7 +1,5 @@
 """What single requests carry: keys, numbers of numpy, files."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Which requests are sent again, how often, and after which pause."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

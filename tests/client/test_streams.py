@@ -1,7 +1,5 @@
 """Streams of lines: cut into requests, sent while the source goes on, answered in order."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator
@@ -78,13 +76,6 @@ def test_lines_may_have_their_ends() -> None:
     file = io.BytesIO(b'{"n": 0}\n{"n": 1}\r\n{"n": 2}')
     assert [answer["n"] for answer in client(script).learn_stream("m", file)] == [0, 1, 2]
     assert script.requests[0].content == b'{"n": 0}\n{"n": 1}\n{"n": 2}\n'
-
-
-def test_refused_lines_are_sent_again_alone() -> None:
-    busy = json.dumps(problem(503, retry_after=0.5))
-    script = Script(body(f'{{"n": 0}}\n{busy}\n{{"n": 2}}\n{busy}'), echo)
-    assert [answer["n"] for answer in client(script).learn_stream("m", lines(4))] == [0, 1, 2, 3]
-    assert script.numbers == [[0, 1, 2, 3], [1, 3]]
 
 
 def test_invalid_lines_are_answers_like_others() -> None:

@@ -1,7 +1,5 @@
 """The types of the client, as mypy finds them in programs of those who have installed it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@
 process that collects tests would spend.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The manifests for Kubernetes as they are applied: what kustomize makes of their folders."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

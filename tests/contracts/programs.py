@@ -1,7 +1,5 @@
 """Programs of the system that tests drive."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 

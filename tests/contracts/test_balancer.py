@@ -1,7 +1,5 @@
 """What the compose file's load balancer sends again when one of two replicas is bad, and how long it waits for one."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """docs/reference/cli.md has all commands and options; ``python -m tests.contracts.test_cli_page`` writes it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

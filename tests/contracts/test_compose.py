@@ -1,7 +1,5 @@
 """The compose file: what its containers may do, who reaches whom, the store's password, and backups."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

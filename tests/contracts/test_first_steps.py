@@ -1,7 +1,5 @@
 """The first steps in a cluster, as the manual gives them: all that the manifests ask for, in order."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

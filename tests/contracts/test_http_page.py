@@ -1,7 +1,5 @@
 """docs/reference/http.md has all routes and fields; ``python -m tests.contracts.test_http_page`` writes it."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterator

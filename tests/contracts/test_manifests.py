@@ -1,7 +1,5 @@
 """The manifests: Kubernetes takes them, and what runs by them is safe and can be scheduled."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

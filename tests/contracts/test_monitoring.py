@@ -1,7 +1,5 @@
 """What watches the service asks for what there is: Prometheus, its alerts, the dashboard."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The OpenAPI document says what the service does, no more and no less."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

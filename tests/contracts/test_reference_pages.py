@@ -1,7 +1,5 @@
 """Settings that other files name are settings, and the manual has all of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

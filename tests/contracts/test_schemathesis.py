@@ -4,8 +4,6 @@ Whatever is sent: no error of the service, no status and no media type that the 
 operation, every answer of its documented shape, and nothing that breaks the document is taken as good.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Who waits for whom, and that this is long enough: balancer, probes, drain, clients, and the parts of the service."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page on TLS: nginx takes its configuration, buffers nothing, and has the limits of the service."""
 
-from __future__ import annotations
-
 import re
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """The workflows of .github are right, by actionlint."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A model with snapshots, of which nothing is archived yet; garbage is collected in the second pass that finds it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

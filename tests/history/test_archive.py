@@ -1,7 +1,5 @@
 """Entries that no snapshot needs move from the log to history; a model is restored from a snapshot, or from history."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
@@ -246,7 +244,6 @@ async def swept(lab: Lab, sweep: FileCollector) -> int:
 
 
 async def states(lab: Lab) -> set[str]:
-    """The ids of the model's state files."""
     folder = state_files.folder((await lab.living()).keys)
     return {name.split("/")[3] for name in await lab.artifacts.names(folder)}
 

@@ -1,7 +1,5 @@
 """A worker that archives beside replicas that learn: what they tell about it, and how they get on."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A store that has lost what it had is not taken for a new one: it is refused, with numbers and with ways out."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """A segment of history: its format; damage of a segment, list or base is named, and never read as if it were whole."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

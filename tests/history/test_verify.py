@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -34,7 +32,6 @@ async def publish_aged(store: Store, keys: ModelKeys, age: float, said: replica_
 
 
 async def shown(store: Store, *replicas: Replica) -> None:
-    """Wait until replicas have described themselves."""
     keys = replicas[0].model("default").keys
     async with asyncio.timeout(60):
         while len(await replica_status.live_replicas(store, keys)) < len(replicas):  # noqa: ASYNC110

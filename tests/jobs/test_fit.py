@@ -1,7 +1,5 @@
 """Batch methods as jobs over HTTP: what they fit, how they are judged, and how they are refused and stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How a version is judged, and that its numbers are the same wherever they are computed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse

@@ -1,7 +1,5 @@
 """The record of jobs: every change happens in the state, and for the holder, that it is meant for, else not at all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

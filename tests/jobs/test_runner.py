@@ -1,7 +1,5 @@
 """Jobs, done by the processes of a real worker: how they end, and that they leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator
@@ -28,7 +26,6 @@ def _clean(place: Office) -> Iterator[None]:
 
 
 def job_process_of(place: Office, job_id: str) -> int:
-    """The process of a job that runs."""
     with place.service.server.client() as client:
         return int(str(client.hget(job_key(job_id), "holder")).rstrip("\"'").rpartition(":")[2])
 
@@ -128,7 +125,6 @@ def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_mo
 
 @pytest.mark.parametrize("how", ["child", "child and wait"])
 def test_what_a_job_has_started_ends_with_it(place: Office, how: str) -> None:
-    """Whether it ends by itself or is killed: nothing of it goes on computing."""
     job_id = place.submit("ending", how=how)
     if how == "child":
         child = place.ended(job_id)["outcome"]["child"]

@@ -1,7 +1,5 @@
 """Appending to the log: groups, bounds, keys, what a lost connection leaves, and which durability is claimed."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import closing
 
@@ -112,7 +110,6 @@ def test_a_request_that_no_store_takes_cannot_be_allowed() -> None:
 
 
 def warning(replica: Replica) -> str:
-    """What /readyz says of the store."""
     durability = replica.status().durability
     return durability.warning or "" if durability is not None else ""
 

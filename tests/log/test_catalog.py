@@ -1,7 +1,5 @@
 """The catalog of models: entries one after the other, whatever they say, and a stream that is made shorter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A log that is closed: the store itself refuses to append to it, and only the holder of the lease opens it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The log in the store: connections, reading on, offsets and trims, and what a store must be."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Encoders: a text has the vector that is the sum of those of its tokens, from files that are checked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The first start on a machine: ready when the default model's kernels are compiled, the others come behind."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

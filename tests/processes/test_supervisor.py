@@ -1,7 +1,5 @@
 """The parent's parts: the port, what is answered on it before a replica is there, the children."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Kernels are compiled before they are asked for: those of the default model before it is ready."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Forgetting events: as if they had never been, and nothing of them is left."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

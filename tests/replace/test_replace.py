@@ -1,7 +1,5 @@
 """Replacing a model, and going back to an offset, as jobs do it."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An import beside others: who teaches the model, who imports it too, and what the models may take of memory."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Models are created, configured and deleted on all replicas."""
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 

@@ -1,7 +1,5 @@
 """Instances remembered for labels that come later: by id, in a bounded stream."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A replica while its store is away, was emptied, or is another one."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 
@@ -137,7 +135,6 @@ async def test_nothing_is_read_from_a_server_that_was_made_a_copy(servers, start
 
 
 def entry(seed: int) -> dict[str | bytes, bytes]:
-    """The fields of an entry with one instance."""
     payload, checksum = encode(
         Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(drafts(1, seed)[0].records, 1, [Unit(1)]))
     )

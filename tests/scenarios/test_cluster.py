@@ -1,7 +1,5 @@
 """Batch work on a Dask cluster, a scheduler and two workers in processes of their own: the same as here, to the bit."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The processes of the compose file, behind its own load balancer."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import time

@@ -1,7 +1,5 @@
 """Kills of a fleet under load, as `python -m benchmarks.faults` does them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Whatever happens: every job ends as succeeded, failed with a reason, or cancelle
 committed and nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Every process killed at once while it learns: what was acknowledged is there, and answers stay the same bytes."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The audit log: what an act leaves behind, in the store and in the log lines."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from structlog.testing import capture_logs

@@ -1,7 +1,5 @@
 """What each path asks of a key."""
 
-from __future__ import annotations
-
 import pytest
 
 from abound.security.guard import KeyRequirement, requirement_of

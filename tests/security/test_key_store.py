@@ -1,7 +1,5 @@
 """Changes of keys: confirmed by a copy of the store, and repeated."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import nullcontext, suppress
 from unittest.mock import AsyncMock

@@ -1,7 +1,5 @@
 """Keys over HTTP: who gets in, who does not, how soon a change counts, and what a cut-off replica goes on with."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator
@@ -50,7 +48,6 @@ def ask(service: Served, made: CreatedKey | str) -> httpx.Response:
 
 
 def created(service: Served, *scopes: str, **terms: Any) -> CreatedKey:
-    """A key that the service may not have taken up yet."""
     return on_store(service.server, lambda store: key_store.create(store, KeyTerms(scopes, **terms)))
 
 

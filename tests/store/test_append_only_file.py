@@ -1,7 +1,5 @@
 """The append-only file of a real store: rewrites of it, and what a crash would leave of it meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A backup as docs/guides/backups.md tells it, and what is restored from it: real servers, copies of real files."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path
@@ -23,7 +21,6 @@ from tests.support.valkey import Server
 
 
 async def grow(lab: Lab, seed: int) -> None:
-    """Learn, and move to history what can be."""
     for half in (0, 1):
         await lab.append(*events(40, seed + half))
         await lab.snapshot()

@@ -1,7 +1,5 @@
 """Expiring records: they last as long as their owners renew them, whatever the store's clock does."""
 
-from __future__ import annotations
-
 import asyncio
 
 from abound.store import expiring

@@ -1,7 +1,5 @@
 """The lease of a model: one holder at a time, whatever clocks and failovers do."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

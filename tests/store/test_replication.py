@@ -1,7 +1,5 @@
 """Nothing is deleted that a copy of the store would need after a failover to it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

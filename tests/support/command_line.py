@@ -1,7 +1,5 @@
 """Run ``abound`` in the process of the tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What most tests of the service need: a store, one that may be killed, replicas, an artifact store beside."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -74,7 +72,6 @@ def servers(start_server: StartServer) -> tuple[Server, Server]:
 
 
 def until_copied(primary: Server) -> None:
-    """Wait until the copy of a server has all that the server has."""
     with primary.client() as client:
         client.set("written", "and copied")
         while not client.wait(1, 100):
@@ -90,7 +87,6 @@ async def store(server: Server) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
-    """The artifact store of the shared store."""
     artifacts = ArtifactStore(str(tmp_path / "artifacts"))
     await artifacts.join(store)
     return artifacts

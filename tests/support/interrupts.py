@@ -1,7 +1,5 @@
 """Ctrl-C for programs that tests start: whoever runs the tests in the background may have been told to ignore it."""
 
-from __future__ import annotations
-
 import signal
 
 

@@ -1,7 +1,5 @@
 """A worker with methods that only tests need: ``python -m tests.support.job_program``. No kernel is loaded."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

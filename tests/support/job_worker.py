@@ -1,7 +1,5 @@
 """A worker in a process of its own, and the service that it works for."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -98,7 +96,6 @@ class Office:
         return answer.json()
 
     def ended(self, job_id: str, seconds: float = 60.0) -> dict[str, Any]:
-        """The job once it has ended."""
         return dict(until(lambda: (job := self.job(job_id))["ended"] is not None and job, seconds))
 
     def at_work(self, job_id: str, stage: str = "step", progress: float = 0.0) -> dict[str, Any]:
@@ -118,7 +115,6 @@ class Office:
         return sorted(name for name in names if name not in ("abound.json", "high-water.json") and name[0] != ".")
 
     def clear(self) -> None:
-        """Take away what jobs wrote and committed."""
         for path in self.artifacts.rglob("part-*"):
             path.unlink()
 
@@ -147,7 +143,6 @@ def office(**variables: str) -> Iterator[Office]:
 
 
 def forget_jobs(server: Server) -> None:
-    """Take all records of jobs out of a store."""
     with server.client() as client:
         for key in client.scan_iter(match=f"{JOBS}:*"):
             client.delete(key)

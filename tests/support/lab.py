@@ -1,7 +1,5 @@
 """A model in a store with an artifact store, replicas of it, and a plain oracle."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -96,7 +94,6 @@ class Lab:
         return living
 
     async def snapshot(self) -> StateManifest:
-        """Make a snapshot of the model at the end of its log."""
         return await compact(self.store, await self.living(), SMALL, artifacts=self.artifacts)
 
     async def archive(self, params: HistoryParams = SEGMENTS) -> HistoryManifest | None:
@@ -117,11 +114,9 @@ class Lab:
         return await self.archive(params)
 
     async def contents(self) -> HistoryManifest | None:
-        """What history has of the model."""
         return await History(self.store, self.artifacts, (await self.living()).keys).manifest()
 
     async def replayed(self, until: Offset | None = None, from_start: bool = False) -> ReplicatedModel:
-        """The model that both stores give."""
         return await replay(self.store, await self.living(), until, from_start=from_start, artifacts=self.artifacts)
 
     async def context(self, record: str = "job", **fields: Any) -> ReplaceContext:
@@ -156,11 +151,9 @@ class Lab:
         return offsets
 
     async def end(self) -> Offset:
-        """Where the log ends."""
         return (await stream.tail(self.store, (await self.living()).keys.log)).last
 
     async def start(self) -> Offset:
-        """Where history begins."""
         contents = await self.contents()
         return START if contents is None else contents.start
 
@@ -282,7 +275,6 @@ class Archived(NamedTuple):
         return [element async for elements in reading for element in elements]
 
     def offset(self, i: int) -> Offset:
-        """Of the i-th entry."""
         return Offset.of_entry(self.every[i][0])
 
 
@@ -296,7 +288,6 @@ def apply(live: LiveModel, at: Offset, event: Any) -> None:
 
 
 def events(n: int, seed: int = 1, source: str | None = None) -> list[LearnEvent]:
-    """Events of an instance each."""
     return [LearnEvent(one.records, 1, [Unit(1, source=source)]) for one in drafts(n, seed)]
 
 
@@ -308,7 +299,6 @@ def keyed(n: int, seed: int, prefix: str, source: str | None = None) -> list[Lea
 
 
 def model_of(n: int, seed: int, **config: Any) -> LiveModel:
-    """A model that has learned something."""
     live = LiveModel(ModelConfig.from_dict(config), (5, 6))
     for event in events(n, seed):
         apply(live, START, event)

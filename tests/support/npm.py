@@ -1,7 +1,5 @@
 """Run programs of npm in a folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,19 +1,11 @@
 """A proxy between the service and its store that loses replies or cuts the wire when a test says so."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
 
 class Proxy:
-    """Forwards a unix socket to another one.
-
-    Attributes
-    ----------
-    lose_replies_to : bytes or None
-        The next command with these bytes in it is forwarded and its connection is cut instead of answered.
-    """
+    """Forwards a unix socket; it cuts the connection behind the next command with ``lose_replies_to`` in it."""
 
     def __init__(self, path: Path, target: str) -> None:
         self.path = path
@@ -36,7 +28,6 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Cut every connection that there is now."""
         for task in self._tasks:
             task.cancel()
 

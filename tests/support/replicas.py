@@ -1,7 +1,5 @@
 """What tests of replicas do: teach one, wait, compare the digests of several."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable

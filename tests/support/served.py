@@ -1,7 +1,5 @@
 """A running service for tests: a real store, a real server, in a thread of the test's process."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -34,15 +32,7 @@ CATALOG_SECONDS = 10.0
 
 
 class Served:
-    """One replica under uvicorn, in a thread.
-
-    Attributes
-    ----------
-    server : Server
-        The store.
-    http : httpx.Client
-    app : Application
-    """
+    """One replica under uvicorn, in a thread; ``server`` is its store."""
 
     def __init__(self, server: Server, listen_on: str = "127.0.0.1", **settings: Any) -> None:
         self.server = server
@@ -152,7 +142,6 @@ _numbers = itertools.count(1)
 
 
 def fresh_model(service: Served, **config: Any) -> str:
-    """A new model; its name."""
     name = f"m{next(_numbers)}"
     answer = service.http.put(f"/models/{name}", json=config)
     assert answer.status_code == 201, answer.text
@@ -183,12 +172,10 @@ def checked_problem(
 
 
 def lines(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The lines of an NDJSON answer."""
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/x-ndjson"
     return [json.loads(line) for line in answer.content.splitlines()]
 
 
 def ndjson(*instances: Any) -> bytes:
-    """An NDJSON body."""
     return b"".join(json.dumps(instance).encode() + b"\n" for instance in instances)

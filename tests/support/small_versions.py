@@ -1,7 +1,5 @@
 """What tests of activations share: small versions that tell themselves apart by what they answer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -76,5 +74,4 @@ def ranked(made: FittedMethod, features: dict[str, Any], k: int) -> list[tuple[s
 def place(
     store: Store, artifacts: ArtifactStore | None, keys: ModelKeys, **fields: Any
 ) -> activation.ActivationContext:
-    """Where to activate."""
     return activation.ActivationContext(store, artifacts, keys, **({"prepare_seconds": 60.0} | fields))

@@ -1,7 +1,5 @@
 """Small streams of records for the tests of the store side."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 
@@ -23,7 +21,6 @@ def _vectorizer() -> Vectorizer:
 
 
 def record(features: str, *labels: str) -> bytes:
-    """A record of an instance, its features given as JSON."""
     return _vectorizer().vectorize(features.encode(), None) + pack_labels(list(labels), Limits())
 
 
@@ -68,7 +65,6 @@ async def append(store: Store, living: CatalogModel, n: int, seed: int) -> None:
 
 
 async def create(store: Store, name: str = DEFAULT_MODEL) -> CatalogModel:
-    """Create a model without a replica."""
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
     await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
     return (await read_catalog(store)).get(name)

@@ -1,7 +1,5 @@
 """A Valkey server for tests: on a unix socket, with whatever settings a test wants, killed and restarted at will."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -24,13 +22,7 @@ PATIENT = StoreParams(connect_seconds=10.0, reply_seconds=10.0)
 
 
 class Server:
-    """One server with a directory of its own; ``close`` ends it and takes the directory away.
-
-    Attributes
-    ----------
-    store_params : StoreParams
-        How long its clients wait for it.
-    """
+    """One server with a directory of its own; ``close`` ends it and takes the directory away."""
 
     def __init__(self, binary: str | None = None, store_params: StoreParams = PATIENT, **settings: str) -> None:
         self.store_params = store_params

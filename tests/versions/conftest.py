@@ -1,7 +1,5 @@
 """What the tests of versions share: replicas that notice and retry quickly."""
 
-from __future__ import annotations
-
 import pytest
 
 from abound.replica import heartbeat, loaded_versions

@@ -1,7 +1,5 @@
 """What was begun and never finished goes, and nothing else does."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import itertools
@@ -148,7 +146,6 @@ async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store,
 
 
 async def begin(artifacts: ArtifactStore, **given: Any) -> Card:
-    """A version as a job writes it before it commits."""
     return await write(artifacts, fit("frequency"), whole=False, **given)
 
 

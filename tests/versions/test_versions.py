@@ -1,7 +1,5 @@
 """Versions of fitted methods in the artifact store: written, listed, loaded, damaged, deleted."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

@@ -48,7 +48,6 @@ def learned(method: str) -> FittedMethod:
 
 
 def accuracy(rankings: Rankings, labels: list[str], known: list[str]) -> float:
-    """R@1 on the queries of seed 1."""
     truth = made(60, seed=1)
     columns = np.array([known.index(label) for label in truth.labels])
     sets = LabelSets(truth.Y.indptr.astype(np.int64), columns[truth.Y.indices].astype(np.int64))

@@ -77,7 +77,6 @@ CONFIGS = st.sampled_from(
 @settings(max_examples=examples(60), deadline=None)
 @given(events(), CONFIGS)
 def test_what_is_counted(stream, config):
-    """Ranks count for instances with a true label, and only true labels become classes."""
     model = LiveModel(ModelConfig.from_dict(config), (3, 4))
     ranks = learn(model, stream)
     labelled = [(event, rank) for event, rank in zip(stream, ranks, strict=True) if event.labels]

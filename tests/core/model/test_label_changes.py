@@ -1,7 +1,5 @@
 """Changes of labels in a model: what becomes of its names, of what it learned, and of what it learns later."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from itertools import count

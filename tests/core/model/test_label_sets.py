@@ -1,7 +1,5 @@
 """Label sets: which labels go together, and the ranking of the others when some labels of an instance are known."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -3,8 +3,6 @@
 Its sums are in the order that the product promises, so that the numbers can be compared bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

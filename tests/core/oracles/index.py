@@ -4,8 +4,6 @@ RankedRetrieval, FF and FSU of Madani, Connor and Greiner (JMLR 2009), sections 
 rules where the paper leaves them open. Slow on purpose: nothing is kept sorted, nothing is kept between two steps.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

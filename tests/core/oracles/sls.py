@@ -3,8 +3,6 @@
 Sums and products are in the order of the index, so that all numbers are equal to the last bit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

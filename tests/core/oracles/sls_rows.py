@@ -3,8 +3,6 @@
 Lists are those of ``squares_oracle``; here is what changes between the two forms, and the rule in rows.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,16 +1,17 @@
 """Contests: scored as if by hand, decided by the gate, gone on with after a crash without counting anything twice."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from abound.api.routes.challengers import contest_of
+from abound.log.append_group import LearnDraft
+from abound.log.catalog import DEFAULT_MODEL
 from abound.log.events import ActivateEvent, LearnEvent
 from abound.replica.replica import Replica
 from abound.settings import Settings
@@ -21,20 +22,85 @@ from abound.versions.promotion import challengers, runner, standings
 from abound.versions.promotion.contest import ContestFollower
 from abound.versions.promotion.gate import GATE as BY_GATE
 from abound.versions.promotion.gate import Gate
+from abound.versions.promotion.params import ChallengerParams
 from abound.versions.promotion.runner import PromotionRunner
 from abound.versions.promotion.scoring import DEPTH
 from abound.versions.promotion.standings import PURPOSE, Standings
 from abound_core.config import ModelConfig
 from abound_core.errors import Conflict
+from abound_core.instances.record import pack_labels
+from abound_core.limits import Limits
+from abound_core.methods import fitted as fitting
+from abound_core.methods import registry
+from abound_core.methods.fitted import FittedMethod
+from abound_core.methods.training.gather import MatrixBuilder
+from abound_core.methods.training.progress import no_progress
 from abound_core.model.active_version import LIVE, ServingState
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.promotion_rule import Contest, GateParams
 from abound_core.rank_sums import rank_in
 from abound_core.types import START
-from tests.support.contest_streams import GATE, LABELS, changed, contest, draft, familiar, n_scored, teach, wise
 from tests.support.lab import Lab, apply
-from tests.support.small_versions import place, write
+from tests.support.small_versions import place, vector, write
+
+KNOWN = 3000
+LABELS = 7
+GATE = GateParams(alpha=0.05, min_events=40)
+PARAMS = ChallengerParams(keep_seconds=60.0)  # each call follows the log to its end
+
+Pair = tuple[str, str]
+"""Features, and a label."""
+
+
+def familiar(n: int, first: int = 0) -> list[Pair]:
+    """Features that come once each, so that only a version which knows them all beforehand has their labels."""
+    return [(f"f{i}", f"l{i % LABELS}") for i in range(first, first + n)]
+
+
+def changed(n: int, first: int = 0) -> list[Pair]:
+    """A few features again and again, with other labels than before: the index learns them, a version does not."""
+    return [(f"f{i % LABELS}", f"l{(i + 1) % LABELS}") for i in range(first, first + n)]
+
+
+def wise() -> FittedMethod:
+    """A version that knows all features as they are at first."""
+    gathering = MatrixBuilder((1, 2))
+    for feature, label in familiar(KNOWN):
+        gathering.add(vector({feature: 1}), [label])
+    return fitting.fit(
+        "ind", gathering.matrices(), registry.params_of("ind", {}), np.random.default_rng(5), no_progress
+    )
+
+
+def draft(pair: Pair) -> LearnDraft:
+    features, label = pair
+    return LearnDraft(vector(dict.fromkeys(features.split(), 1)) + pack_labels([label], Limits()), 1)
+
+
+async def teach(replica: Replica, pairs: Iterable[Pair]) -> None:
+    drafts = [draft(pair) for pair in pairs]
+    for first in range(0, len(drafts), 20):
+        await replica.learn(DEFAULT_MODEL, drafts[first : first + 20])
+
+
+@contextlib.asynccontextmanager
+async def contest(lab: Lab, params: ChallengerParams = PARAMS, **fields: Any) -> AsyncIterator[ContestFollower]:
+    """A contest that goes on when it is told to, with the lease."""
+    living = await lab.living()
+    async with acquire(lab.store, living.keys, purpose=PURPOSE) as lease:
+        follower = ContestFollower(
+            lab.store, lab.artifacts, living, lease, params, **{"gate": GATE, "prepare_seconds": 10.0} | fields
+        )
+        await follower.open()
+        yield follower
+
+
+def n_scored(standing: Standings | None, name: str = "live") -> int:
+    if standing is None or name not in standing.contest.scores:
+        return 0
+    return standing.contest.scores[name].all.n
+
 
 NEVER = GateParams(min_events=10**6)
 
@@ -50,7 +116,6 @@ async def entered(lab: Lab, **fields: object) -> Card:
 
 
 async def go_on_until(follower: ContestFollower, condition: object, seconds: float = 60.0) -> None:
-    """Follow until something holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # type: ignore[operator]
             await follower.follow_log()
@@ -304,7 +369,6 @@ async def kept(lab: Lab) -> Standings | None:
 
 
 async def until_written(lab: Lab, condition: Callable[[Standings | None], object]) -> Standings | None:
-    """The standing that is written, once a condition holds of it."""
     async with asyncio.timeout(60):
         while not condition(found := await kept(lab)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
