@@ -139,6 +139,6 @@ export class LineChart {
     this.mark.replaceChildren(drawn("path", { d: `M${at} 26V${height - 40}` }), ...told.map((one) => circle(one.place, 4)));
     fill(this.tip, h("strong", {}, x.said(nearest.point[0])), told.map(({ one, point }) => h("div", {}, swatch(one), `${one.name}: ${y.format(point[1])}`)));
     this.tip.style.insetInline = at < width / 2 ? `${at + 12}px auto` : `auto ${width - at + 12}px`;
-    this.tip.style.top = `${Math.max(0, Math.min(up, height - this.tip.offsetHeight))}px`;
+    this.tip.style.top = `${Math.max(0, Math.min(up + 14, height - this.tip.offsetHeight))}px`;
   }
 }
