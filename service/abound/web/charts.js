@@ -67,14 +67,8 @@ export class LineChart {
     const leave = () => this.tell(null);
     // A tap ends with a moved mouse, after its pointer has left.
     this.plot = h("div", { class: "plot", onpointermove: point, onmousemove: point, onpointerleave: leave, onmouseleave: leave }, this.svg, this.tip);
-    this.element = h(
-      "figure",
-      {},
-      this.plot,
-      this.legend,
-      h("figcaption", {}, options.caption || ""),
-      h("details", {}, h("summary", {}, "As a table"), this.table),
-    );
+    const figures = h("details", {}, h("summary", {}, "As a table"), this.table);
+    this.element = h("figure", {}, this.plot, this.legend, h("figcaption", {}, options.caption || ""), figures);
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
