@@ -152,8 +152,8 @@ def models(service: Served) -> dict[str, str]:
 
 
 def check(service: Served, method: str, path: str, body: bytes | None, **headers: str) -> int:
-    """Check that a request does not hold the event loop, the best of three because noise differs; its status."""
-    for _ in range(3):
+    """Check that a request does not hold the event loop, the best of ten because noise differs; its status."""
+    for _ in range(10):
         with LoopWatch(service) as watch:
             answer = service.http.request(method, path, content=body, headers=headers)
         if watch.longest < MOST_SECONDS:
