@@ -16,8 +16,8 @@ from tests.support.served import NDJSON, Served, fresh_model, served
 
 MIB = 2**20
 MAX_BODY = 16 * MIB
-MOST_SECONDS = 0.06
-"""The aim is 20 ms. A loaded machine has slower caches, and collects garbage of other tests."""
+MOST_SECONDS = 0.1
+"""The aim is 20 ms. A loaded or slower machine takes longer, and collects garbage of other tests."""
 
 
 class LoopWatch:
