@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,8 +17,10 @@ from tests.support.served import NDJSON, Served, fresh_model, served
 
 MIB = 2**20
 MAX_BODY = 16 * MIB
-MOST_SECONDS = 0.1
-"""The aim is 20 ms. A loaded or slower machine takes longer, and collects garbage of other tests."""
+MOST_SECONDS = 0.06
+"""The aim is 20 ms. A loaded machine has slower caches, and collects garbage of other tests."""
+MOST_COPIES = 10
+"""Allowed where it is longer: the time of this many copies of the largest body with its checksum, on a slow machine."""
 
 
 class LoopWatch:
@@ -151,12 +154,19 @@ def models(service: Served) -> dict[str, str]:
     return found
 
 
+def copy_seconds() -> float:
+    """Return the seconds that a copy of the largest body and its checksum take here and now."""
+    began = time.perf_counter()
+    zlib.crc32(bytearray(MAX_BODY))
+    return time.perf_counter() - began
+
+
 def check(service: Served, method: str, path: str, body: bytes | None, **headers: str) -> int:
-    """Check that a request does not hold the event loop, the best of ten because noise differs; its status."""
-    for _ in range(10):
+    """Check that a request does not hold the event loop, the best of three because noise differs; its status."""
+    for _ in range(3):
         with LoopWatch(service) as watch:
             answer = service.http.request(method, path, content=body, headers=headers)
-        if watch.longest < MOST_SECONDS:
+        if watch.longest < max(MOST_SECONDS, MOST_COPIES * copy_seconds()):
             return answer.status_code
     raise AssertionError(f"the loop was held for {watch.longest:.3f} s")
 

@@ -104,7 +104,9 @@ class DatasetInstance(msgspec.Struct, frozen=True, kw_only=True):
             fields["labels"] = self.labels
             given: dict[str, object] = {"rejected": self.rejected, "ignored": self.ignored, "none": self.none}
             given |= {"weight": None if self.weight == 1.0 else self.weight, "key": self.key, "source": self.source}
-            fields |= {name: value for name, value in given.items() if value not in (None, (), False)}
+            fields |= {
+                name: value for name, value in given.items() if value is not None and value is not False and value != ()
+            }
         return msgspec.json.encode(fields)
 
 

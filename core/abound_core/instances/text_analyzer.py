@@ -112,11 +112,9 @@ class Analyzer:
             if self._stop_words:
                 tokens = [token for token in tokens if token not in self._stop_words]
             tokens = self._stems(tokens)
-            n = config.prefix
-            prefixes = [one[:n] for one in tokens if n is not None and len(one) > n and _is_word(one)]
             if config.ngrams == (1, 1):
-                return tokens + prefixes
-            return chain(prefixes, _ngrams(tokens, config.ngrams, " ".join))
+                return tokens + self._prefixes(tokens)
+            return chain(self._prefixes(tokens), _ngrams(tokens, config.ngrams, " ".join))
         text = "".join([_SPACES.sub(" ", piece) for piece in _pieces(prepared, _is_no_space)])
         if config.kind == "char":
             return _ngrams(text, config.ngrams, str)
@@ -137,10 +135,14 @@ class Analyzer:
         return tokens
 
     def _stems(self, tokens: list[str]) -> list[str]:
-        if self._stem is not None:
-            pieces = [self._stem(tokens[at : at + PIECE]) for at in range(0, len(tokens), PIECE)]
-            tokens = [stem for piece in pieces for stem in piece]
-        return tokens
+        if self._stem is None:
+            return tokens
+        pieces = [self._stem(tokens[at : at + PIECE]) for at in range(0, len(tokens), PIECE)]
+        return [stem for piece in pieces for stem in piece]
+
+    def _prefixes(self, tokens: list[str]) -> list[str]:
+        n = self._config.prefix
+        return [] if n is None else [token[:n] for token in tokens if len(token) > n and _is_word(token)]
 
 
 def _ngrams(parts: Sequence[str], lengths: tuple[int, int], join: Callable[[Any], str]) -> Iterator[str]:

@@ -29,8 +29,8 @@ FIELD = "analyzer.embed"
 
 MAX_CHARACTERS = 8_000  # the rest of a longer text is not encoded
 
-KEPT_WORDS = 20_000  # whose tokens are kept
-LONGEST_KEPT = 40  # characters
+CACHED_WORDS = 20_000  # in the cache of token ids
+LONGEST_CACHED = 40  # characters of such a word
 
 BERT = ("BertPreTokenizer", "BertNormalizer")
 SPACE = "\u2581"  # stands for a space in the tokens of SentencePiece
@@ -70,9 +70,9 @@ class TextEncoder:
         self._tokenizer = tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._separate = has_tokens_of_words(tokenizer)
+        self._has_tokens_of_words = has_tokens_of_words(tokenizer)
         self._special = (SPACE, *(token.content for token in tokenizer.get_added_tokens_decoder().values()))
-        self._ids_of_word = lru_cache(KEPT_WORDS)(self._ids)
+        self._ids_of_word = lru_cache(CACHED_WORDS)(self._ids)
 
     @property
     def dimension(self) -> int:
@@ -84,9 +84,9 @@ class TextEncoder:
         return quantize(total, "text") if total.any() else None
 
     def tokens(self, text: str) -> Sequence[int]:
-        """Return the numbers of the tokens of a text. Those of words are kept, which is several times as fast."""
+        """Return the ids of the tokens of a text. Ids of short words are cached: several times as fast."""
         words = text.split(" ")
-        if not self._separate or not 0 < min(map(len, words)) <= max(map(len, words)) <= LONGEST_KEPT:
+        if not self._has_tokens_of_words or not 0 < min(map(len, words)) <= max(map(len, words)) <= LONGEST_CACHED:
             return self._ids(text)
         if any(special in text for special in self._special):
             return self._ids(text)

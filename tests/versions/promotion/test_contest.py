@@ -86,7 +86,7 @@ async def teach(replica: Replica, pairs: Iterable[Pair]) -> None:
 
 @contextlib.asynccontextmanager
 async def contest(lab: Lab, params: ChallengerParams = PARAMS, **fields: Any) -> AsyncIterator[ContestFollower]:
-    """A contest that goes on when it is told to, with the lease."""
+    """A contest whose steps the test calls, and the lease that it holds."""
     living = await lab.living()
     async with acquire(lab.store, living.keys, purpose=PURPOSE) as lease:
         follower = ContestFollower(
