@@ -92,9 +92,10 @@ def test_damaged_json_lines(line, message):
         ({"features": {"a": 100.0}, "labels": ["a"]}, {}, True),
         ({"labels": None, "ignored": ["a"]}, {"labels": []}, True),
         ({"labels": [], "none": True}, {}, True),
+        ({"labels": ["a"], "weight": 0.0}, {}, True),
         ({"ignored": []}, {"ignored": ..., "labels": []}, False),
     ],
-    ids=["feedback", "null", "key", "features", "ignored", "none", "bare"],
+    ids=["feedback", "null", "key", "features", "ignored", "none", "no weight", "bare"],
 )
 def test_what_json_lines_have_is_written_again(line, written, is_labelled):
     [one] = read_instances([b"\xef\xbb\xbf" + json.dumps({"text": '"'} | line).encode()], ReadOptions())
