@@ -48,7 +48,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 run: $(VENV)/.installed
 	@echo "Once it is ready, open http://127.0.0.1:$(PORT) in a browser, or try in another terminal:"
 	@echo
-	@echo "  curl -s -X PUT localhost:$(PORT)/models/tickets --json '{\"update\": \"sls\"}'"
+	@echo "  curl -s --retry 20 -X PUT localhost:$(PORT)/models/tickets --json '{\"update\": \"sls\"}'"
 	@echo "  curl -s localhost:$(PORT)/models/tickets/learn --json '{\"instances\": [{\"text\": \"my parcel was stolen from the porch\", \"labels\": [\"theft\"]}, {\"text\": \"the parcel came a week late\", \"labels\": [\"delay\"]}]}'"
 	@echo "  curl -s localhost:$(PORT)/models/tickets/classify --json '{\"text\": \"someone stole the package on my porch\"}'"
 	@echo
