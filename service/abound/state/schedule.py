@@ -39,7 +39,7 @@ async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeou
     Raises NotReady if no worker is running, or it has not made the snapshot in ``timeout`` seconds; it may still do so.
     """
     if not await live_workers(store):
-        raise NotReady("no worker is running to make a snapshot: start one with `abound worker`", retry_after=5.0)
+        raise NotReady("no worker is running yet to make a snapshot: wait, or start `abound worker`", retry_after=5.0)
     wanted = keys.key("snapshot-wanted")
 
     async def made() -> StateManifest | None:

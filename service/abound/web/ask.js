@@ -1,7 +1,7 @@
 // To review: label the stored instances that a person should see first, one by one.
 
 import { announce, card, empty, fill, h } from "./dom.js";
-import { get, modelPath } from "./api.js";
+import { get, modelPath, part } from "./api.js";
 import { chance, count, counted, legible, score } from "./format.js";
 import { keepNames, labelled, spoken } from "./names.js";
 import { teaching } from "./teach.js";
@@ -16,8 +16,7 @@ export function show(root, context) {
   const skipped = new Set(JSON.parse(sessionStorage.getItem(kept) ?? "[]"));
   const parts = { asked: h("div", { class: "stack" }), ranks: h("div", { class: "stack" }), teach: h("div", { class: "stack", hidden: true }) };
   let queue = [];
-  let nSkipped = 0;
-  let left = 0;
+  let [nSkipped, left, last] = [0, 0, null]; // last: learned last; if that is undone, its text is asked again, since it is remembered no more
   fill(root, card("Which labels are right?", parts.asked, h("div", { class: "halves" }, parts.ranks, parts.teach)));
   const lacking = lacks("classify", "To see remembered instances") ?? lacks("learn", "To label instances");
   if (lacking) {
@@ -26,11 +25,12 @@ export function show(root, context) {
   }
   const lesson = teaching(context, {
     marks: { chosen: new Map(), rejected: new Set(), corrects: null },
-    read: () => (queue.length ? { prediction: queue[0].id } : null),
+    read: () => (queue.length === 0 ? null : queue[0] !== last ? { prediction: queue[0].id } : last.text ? { text: last.text } : { features: last.features }),
+    kept: () => ({ text: queue[0].text }),
     ranked: () => queue[0]?.labels ?? [],
-    changed: mark,
-    learned() { queue.shift(); left -= 1; return next(); },
-    undone() { queue = []; return next(); },
+    place: parts.ranks,
+    learned() { last = queue.shift(); left -= 1; return next(); },
+    undone() { queue.unshift(last); left += 1; return next(); },
   });
   fill(parts.teach, lesson.element, h("div", { class: "row" }, h("button", { type: "button", onclick: skip }, "Skip"), h("span", { class: "hint" }, "Keys: 1 to 9 mark, with Shift as wrong; Enter learns, S skips.")));
   document.addEventListener("keydown", press, { signal });
@@ -59,7 +59,7 @@ export function show(root, context) {
       const again = h("button", { type: "button", onclick: () => { skipped.clear(); keep(); next(); } }, "Ask the skipped ones");
       fill(parts.asked, nSkipped
         ? empty("Nothing else to ask.", `You skipped ${counted(nSkipped, "instance")}. `, again)
-        : empty("Nothing to review.", "Send ", h("code", {}, '"remember": true'), " with a request to /classify, and the instances come here, those to ask about first."));
+        : empty("Nothing to review.", "Put a file into the queue under ", h("a", { href: `#files/${part(model)}` }, "Files"), ", or send ", h("code", {}, '"remember": true'), " with a request to /classify. Those to ask about come first."));
       return;
     }
     const names = Object.keys(one.features);
@@ -84,18 +84,13 @@ export function show(root, context) {
         h("button", { type: "button", class: "small quiet wrong", title: "Not this", "aria-label": `${spoken(model, label)} is not right`, "aria-pressed": "false", "data-label": label, onclick: () => lesson.reject(label) }, "✗"),
       ))),
     );
-    mark();
+    lesson.paint();
     announce(`Instance: ${shown}. ${one.labels.map(({ label }, at) => `${at + 1}: ${spoken(model, label)}`).join(", ")}.`);
   }
 
   function pick(event, label) {
     lesson.toggle(label);
     if (event.detail > 0) event.currentTarget.blur(); // clicked with a mouse: Enter learns
-  }
-
-  function mark() {
-    for (const one of parts.ranks.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(lesson.isRight(one.dataset.label)));
-    for (const one of parts.ranks.querySelectorAll(".wrong")) one.setAttribute("aria-pressed", String(lesson.isWrong(one.dataset.label)));
   }
 
   function press(event) {

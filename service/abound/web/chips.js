@@ -39,7 +39,7 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
     const text = input.value.trim();
     const number = (asked += 1);
     try {
-      const { rows } = text ? await findLabels(model, { contains: text.slice(0, LONGEST), limit: SUGGESTED }, signal) : { rows: [] };
+      const { rows } = text ? await findLabels(model, { contains: text.slice(0, LONGEST), limit: SUGGESTED, sort: "count" }, signal) : { rows: [] };
       if (number === asked && document.activeElement === input) offer(rows.filter((one) => !one.isRetired));
     } catch {
       // The field works without suggestions.
@@ -72,7 +72,7 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
 
   /** Return the known label that a typed text means, by the label itself or by its name; null if there is none, or several. */
   async function meant(text) {
-    const { rows } = await findLabels(model, { prefix: text.slice(0, LONGEST), limit: 100 }, signal);
+    const { rows } = await findLabels(model, { prefix: text.slice(0, LONGEST), limit: 1000 }, signal);
     const same = rows.filter((one) => one.label === text);
     const [one, other] = same.length ? same : rows.filter((one) => [one.label, one.name ?? ""].some((name) => folded(name) === folded(text)));
     return other ? null : (one?.label ?? null);

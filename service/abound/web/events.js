@@ -5,7 +5,7 @@ import { ask, get, modelPath, part } from "./api.js";
 import { chance, legible, when } from "./format.js";
 import { correct } from "./instance.js";
 import { recorded, undo } from "./journal.js";
-import { findNames, spoken } from "./names.js";
+import { findLabels, findNames, folded, spoken } from "./names.js";
 
 const PAGE = 50;
 const MOST_FEATURES = 30;
@@ -21,7 +21,7 @@ export function show(root, { model, signal, problem, lacks }) {
   const kind = choice("Which events", [[false, "Newest"], [true, "Suspicious"]], doubts, (asked) => { doubts = label.disabled = source.disabled = asked; list(); });
   fill(root, card(
     "What the model was taught",
-    lacking ? h("p", { class: "note" }, lacking) : [kind, h("div", { class: "fields" }, field("Label", label, "The label itself, right or rejected."), field("Source", source, "Such as page."))],
+    lacking ? h("p", { class: "note" }, lacking) : [kind, h("div", { class: "fields" }, field("Label", label, "A label or its name, right or rejected."), field("Source", source, "Such as page."))],
     parts.said,
     parts.list,
   ));
@@ -36,7 +36,8 @@ export function show(root, { model, signal, problem, lacks }) {
       if (doubts) {
         ({ events: found, total } = await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal }));
       } else {
-        const query = { limit: String(PAGE), ...(label.value ? { label: label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
+        const meant = label.value && (await findLabels(model, { contains: label.value, limit: 100 }, signal)).rows.find((one) => folded(one.name ?? "") === folded(label.value));
+        const query = { limit: String(PAGE), ...(label.value ? { label: meant ? meant.label : label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
         found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
       }
       const next = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];
@@ -51,7 +52,7 @@ export function show(root, { model, signal, problem, lacks }) {
 
   function draw(isMore) {
     if (shown.length === 0) {
-      fill(parts.list, doubts ? empty("No suspicious event.", "A model with calibrate or decide lists events whose label it held improbable, and another one probable, before it learned them.") : empty("No event.", "The newest events of the log and its history are listed."));
+      fill(parts.list, doubts ? empty("No suspicious event.", "A model with calibrate or decide lists events whose label it held improbable, and another one probable, before it learned them.") : empty("No event.", "The newest 2,000 requests are read."));
       return;
     }
     fill(

@@ -7,7 +7,7 @@ import { valueOf } from "./instance.js";
 
 const ROLES = { text: "Text", label: "Labels", feature: "Feature", category: "Feature, a code", vector: "Vector", name: "Name of the label", description: "Description of the label", parent: "Parent of the label", none: "Left out" };
 const GUESSES = { text: /^(text|body|subject|title|content|message|question)$/, label: /^(labels?|category|class|target|intent|tags?)$/, vector: /^vector$/, name: /^name$/, description: /^description$/, parent: /^parent$/, none: /^(id|key|source|date|created.*)$/ };
-const ACTS = { learn: ["Teach it", "learn"], classify: ["Classify it, and download the answers", "classify"], evaluate: ["Evaluate it: are its labels ranked first?", "classify"], register: ["Register its labels and names", "learn"], dataset: ["Keep it as a data set for jobs", "admin"] };
+const ACTS = { learn: ["Teach it", "learn"], classify: ["Classify it, and download the answers", "classify"], evaluate: ["Evaluate it: are its labels ranked first?", "classify"], review: ["Put it into the queue To review", "classify"], register: ["Register its labels and names", "learn"], dataset: ["Keep it as a data set for jobs", "admin"] };
 const FOR_SETS = /\.(parquet|arrow|(svm|vw|fasttext|txt|json)(\.gz)?)$|\.zst$/; // only the service reads these
 const AT_ONCE = 200;
 const SUGGESTED = 5;
@@ -26,8 +26,7 @@ export function show(root, { model, signal, problem, lacks, refused }) {
   const parts = { columns: h("div", { class: "stack" }), seen: h("div", { class: "stack" }), said: h("div", { class: "stack", role: "status" }) };
   const start = h("button", { class: "primary" }, "Start");
   const stop = h("button", { type: "button", hidden: true }, "Stop");
-  let records = []; // objects by column
-  let roles = {};
+  let [records, roles, key] = [[], {}, newKey()]; // objects by column; what is sent again as it was is learned once
   fill(root, card("A file", act.options.length === 0 ? h("p", { class: "note" }, lacks("learn", "To teach a file")) : h(
     "form",
     { class: "stack", onsubmit: (event) => { event.preventDefault(); run(); } },
@@ -56,7 +55,7 @@ export function show(root, { model, signal, problem, lacks, refused }) {
       if (chosen.size > MOST_BYTES) throw new Error(`${chosen.name} has ${bytes(chosen.size)}; use abound learn FILE for more than ${bytes(MOST_BYTES)}.`);
       const stream = chosen.name.endsWith(".gz") ? chosen.stream().pipeThrough(new DecompressionStream("gzip")) : chosen.stream();
       const text = new TextDecoder(encoding.value, { fatal: true }).decode(await new Response(stream).arrayBuffer());
-      records = text.trimStart().startsWith("{") ? jsonLines(text) : tableRecords(text, delimiter.value);
+      records = /^\s*[[{]/.test(text) ? jsonLines(text) : tableRecords(text, delimiter.value);
     } catch (error) {
       fill(parts.columns);
       fill(parts.seen, h("p", { class: "worry" }, error instanceof TypeError ? `The file is not ${encoding.selectedOptions[0].text}: choose another encoding.` : error.message));
@@ -90,11 +89,12 @@ export function show(root, { model, signal, problem, lacks, refused }) {
       ...(texts.length ? { text: texts.length > 1 ? Object.fromEntries(texts.map((column) => [column, record[column]])) : record[texts[0]] } : {}),
       ...(features.length ? { features: Object.assign({}, ...features) } : {}),
       ...(vector && record[vector] ? { vector: record[vector] } : {}),
-      ...(act.value === "learn" ? { labels: labelsOf(record) } : act.value === "classify" ? { k: SUGGESTED, names: true } : { k: SUGGESTED, decide: false }),
+      ...(act.value === "learn" ? { labels: labelsOf(record) } : act.value === "review" ? { k: 1, remember: true } : act.value === "classify" ? { k: SUGGESTED, names: true } : { k: SUGGESTED, decide: false }),
     };
   }
 
   function preview() {
+    key = newKey();
     if (records.length === 0) {
       if (file.files.length && !FOR_SETS.test(file.files[0].name)) fill(parts.seen, h("p", { class: "worry" }, "The browser finds no records in it."));
       return;
@@ -115,7 +115,6 @@ export function show(root, { model, signal, problem, lacks, refused }) {
     const note = h("p", { class: "hint" });
     const errors = [];
     const answers = [];
-    const key = newKey(); // each line is learned once, even if it is sent again
     fill(parts.said, progress, note);
     [start.disabled, stop.hidden, stop.onclick] = [true, false, () => mine.abort()];
     let n = 0;
@@ -137,7 +136,7 @@ export function show(root, { model, signal, problem, lacks, refused }) {
           });
         }
         progress.value = Math.min(1, (n + AT_ONCE) / records.length);
-        note.textContent = `${count(Math.min(records.length, n + AT_ONCE))} of ${count(records.length)}, ${counted(errors.length, "error")}`;
+        note.textContent = `${count(Math.min(records.length, n + AT_ONCE))} of ${count(records.length)}, ${counted(errors.length, "error")}. It stops if you leave this view.`;
       }
       finish(kind, chosen.name, answers, errors);
     } catch (error) {
@@ -149,11 +148,12 @@ export function show(root, { model, signal, problem, lacks, refused }) {
 
   function finish(kind, title, answers, errors) {
     const done = records.length - errors.length;
-    const said = { learn: `${counted(done, "event")} learned.`, classify: `${counted(done, "record")} classified${decisions(answers)}.`, register: `${counted(done, "label")} registered.`, evaluate: accuracy(answers), dataset: `“${name.value}” is there.` }[kind];
+    const said = { learn: `${counted(done, "event")} learned.`, classify: `${counted(done, "record")} classified${decisions(answers)}.`, register: `${counted(done, "label")} registered.`, evaluate: accuracy(answers), review: `${counted(done, "instance")} to review.`, dataset: `“${name.value}” is there.` }[kind];
     fill(
       parts.said,
       h("p", { class: "better" }, said),
       kind === "learn" && done ? h("p", {}, h("a", { href: `#events/${part(model)}` }, "See its events"), `: their source is “file ${title}”, by which the job forget removes them.`) : null,
+      kind === "review" && done ? h("p", {}, h("a", { href: `#ask/${part(model)}` }, "Review them"), "; they are kept for a day.") : null,
       kind === "classify" ? h("div", { class: "row" }, h("button", { type: "button", onclick: () => saveAs(new Blob([answersTable(answers)], { type: "text/csv" }), `${title.replace(/\..*/, "")}-labels.csv`) }, "Download the answers")) : null,
       kind === "dataset" ? h("p", {}, h("a", { href: `#datasets/${part(model)}` }, "See its rows"), ", or ", h("a", { href: `#versions/${part(model)}/${part(name.value)}` }, "fit a job on it"), ".") : null,
       errors.length ? [h("p", { class: "worry" }, `${counted(errors.length, "record was", "records were")} refused; record 1 is the first after the header.`), table("Refused records", ["#record", "why"], errors.slice(0, MOST_ERRORS))] : null,

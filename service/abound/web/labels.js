@@ -171,12 +171,13 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
   async function listChanges() {
     await attempt(parts.changes, async () => {
       const { changes } = await get(`${modelPath(model)}/labels/changes`, { signal });
+      await findNames(model, changes.slice(0, 20).flatMap((one) => [one.from, one.to ?? []].flat()), signal);
       fill(parts.changes, changes.length === 0 ? h("p", { class: "note" }, "No label was renamed, merged, retired or split yet.") : table(
         "Changes of labels, newest first",
         ["time", "change", "by", "undo", ""],
         changes.slice(0, 20).map((one) => [
           h("span", { class: "whole" }, when(one.time)),
-          h("span", { class: "break" }, `${one.kind} ${legible(one.from)}${one.to ? ` → ${[one.to].flat().map(legible).join(", ")}` : ""}`),
+          h("span", { class: "break" }, `${one.kind} ${spoken(model, one.from)}${one.to ? ` → ${[one.to].flat().map((name) => spoken(model, name)).join(", ")}` : ""}`),
           one.by ?? "–",
           h("span", { class: "break wide hint" }, REVERSE[one.kind] ? null : one.undo),
           REVERSE[one.kind] && !lacking.admin ? h("button", { type: "button", class: "small last", "aria-label": `Undo ${one.kind} ${legible(one.from)}`, onclick: () => change(REVERSE[one.kind](one), "Undo", `${one.undo}.`) }, "Undo") : null,

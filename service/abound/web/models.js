@@ -8,7 +8,7 @@ import { bytes, compact, count, counted, when } from "./format.js";
 /** Settings that most users need; the others are listed below them. */
 const FIRST = ["update", "analyzer"];
 /** Settings that a model that has learned keeps. */
-const FIXED = ["update", "rows", "idf", "boolean", "analyzer", "negative", "numbers", "normalize", "leak", "memory", "codes"];
+const FIXED = ["update", "rows", "idf", "boolean", "analyzer", "negative", "numbers", "normalize", "leak", "memory", "codes", "known"];
 const RULES = { sls: ["Accurate", "better on all eleven sets that were measured"], fsu: ["Compact", "the published rule; smaller and faster"] };
 const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}";
 const REFRESH_MS = 5000;
@@ -99,7 +99,7 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
     const rule = name ? ruleChoice(null) : null;
     const of = (isFirst) => {
       const properties = Object.fromEntries(Object.entries(schema.properties).filter(([one]) => FIRST.includes(one) === isFirst && !(rule && one === "update")));
-      return formOf({ ...schema, properties }, { initial, first: FIRST, disabled: name || !about.learned ? [] : FIXED });
+      return formOf({ ...schema, properties }, { initial, first: FIRST, disabled: name || !(about.learned || about.classes) ? [] : FIXED });
     };
     const [first, rest] = [of(true), of(false)];
     const said = h("div", { role: "status" });

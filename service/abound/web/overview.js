@@ -31,7 +31,7 @@ export function show(root, context) {
     start: h("div", { class: "stack" }),
     tiles: h("dl", { class: "tiles" }),
     trouble: h("div", { hidden: true }),
-    rule: h("p", { class: "note", hidden: true }, "Would the accurate rule (", h("code", {}, "sls"), ") be better here? ", h("a", { href: `#versions/${part(model)}/refit` }, "Let the job refit compare both"), " on the newest events."),
+    rule: h("p", { class: "note", hidden: true }, "Would the accurate rule (", h("code", {}, "sls"), ") be better here? ", h("a", { href: `#versions/${part(model)}/refit` }, "Let the job refit compare both"), " on the newest events and keep the better one."),
     worse: h("p", { class: "problem", hidden: true }),
     axis: choice("Axis", [["events", "By events"], ["time", "By time"]], "events", (chosen) => { axis = chosen; drawTrace(latest); }),
     trace: h("div", {}),
@@ -111,8 +111,8 @@ export function show(root, context) {
     const rule = ruleChoice(about.config.update, configure);
     fill(
       parts.start,
-      h("p", {}, `A model learns from every labelled event that is sent to it. ${lacking.admin ? "Begin" : "Choose how it ranks now: the rule is fixed after the first event. Then begin"} in one of these ways.`),
-      lacking.admin ? null : rule.element,
+      h("p", {}, `A model learns from every labelled event that is sent to it. ${lacking.admin || about.classes ? "Begin" : "Choose how it ranks now: the rule is fixed after the first event. Then begin"} in one of these ways.`),
+      lacking.admin || about.classes ? null : rule.element,
       h("p", {}, h("a", { href: `#try/${part(model)}` }, "Try it"), ": type a text, name its label, press Learn."),
       h("p", {}, h("a", { href: `#files/${part(model)}` }, "Teach a file"), ": a table or JSON lines with texts and labels."),
       h("p", {}, "Stream a file: ", h("code", {}, "abound learn FILE")),
@@ -155,7 +155,7 @@ export function show(root, context) {
     rest.hidden = !start.hidden;
     if (rest.hidden) return;
     const begun = stats.classes > stats.all.n / 10 ? `; ${counted(stats.classes, "label")} came for the first time and could not be right` : "";
-    const beside = (name) => [`of the newest ${count(window.n)} events; `, recently(recent[name], window[name]), `, ${percent(all[name])} of all`, begun];
+    const beside = (name) => [`of the newest ${count(window.n)} events; `, recently(recent, window, name), `, ${percent(all[name])} of all`, begun];
     drawWorse(stats);
     parts.rule.hidden = about.config.update !== "fsu" || stats.learned < MANY_EVENTS || Boolean(lacks("admin", ""));
     const tiles = [
@@ -375,9 +375,9 @@ const percents = (share) => `${Math.round(100 * share)} %`;
 const rounded = (n) => (n === null ? "–" : n.toFixed(3));
 
 /** The score over the newest 500 events, marked where it differs from that over the newest 10,000 by 2 points. */
-function recently(recent, window) {
-  const kind = recent < window - 0.02 ? "worse" : recent > window + 0.02 ? "better" : null;
-  return h("span", { class: kind }, `${percent(recent)} of the newest 500`);
+function recently(recent, window, name) {
+  const more = recent[name] - window[name];
+  return h("span", { class: more < -0.02 ? "worse" : more > 0.02 ? "better" : null }, `${percent(recent[name])} of the newest ${count(recent.n)}`);
 }
 
 /**

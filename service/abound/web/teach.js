@@ -12,9 +12,10 @@ const LIKELY = 0.5;
 
 /**
  * The form: `element`, `bar` with the button, and what ranked labels are marked with. `read` returns the instance or null,
- * `ranked` the labels shown; `changed` is called when other labels are marked, `learned` and `undone` after that happened.
+ * `ranked` the labels shown in `place`; `changed` is called when other labels are marked, `learned` and `undone` after that;
+ * `kept` returns what else this tab keeps of the instance.
  */
-export function teaching({ model, about, signal, attempt }, { read, ranked, changed, learned, undone, marks = marksOf(model) }) {
+export function teaching({ model, about, signal, attempt }, { read, ranked, place, changed = () => {}, learned, undone, kept = () => ({}), marks = marksOf(model) }) {
   const chips = labelChips("Right labels", { model, signal, chosen: marks.chosen, changed: mark });
   const weight = h("select", {}, [0.1, 0.5, 1, 2, 5, 10].map((w) => h("option", { value: w, selected: w === 1 }, String(w))));
   const none = h("input", { type: "checkbox", id: newId("none"), checked: Boolean(marks.none), onchange: () => { marks.none = none.checked; marks.rejected.clear(); chips.clear(); } });
@@ -32,7 +33,14 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, chan
     for (const label of marks.rejected) if (chips.has(label)) marks.rejected.delete(label);
     if (marks.chosen.size + marks.rejected.size > 0) marks.none = none.checked = false;
     warn();
+    paint();
     changed();
+  }
+
+  /** Show which of the ranked labels are marked as right and as wrong. */
+  function paint() {
+    for (const one of place.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(chips.has(one.dataset.label)));
+    for (const one of place.querySelectorAll(".wrong")) one.setAttribute("aria-pressed", String(marks.rejected.has(one.dataset.label)));
   }
 
   /** Say which likely labels would be taught as wrong. */
@@ -40,7 +48,7 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, chan
     const likely = marks.chosen.size === 0 ? [] : ranked().filter((one) => (one.probability ?? one.score) >= LIKELY && !chips.has(one.label) && !marks.rejected.has(one.label));
     fill(
       unmarked,
-      marks.chosen.size === 0 ? null : h("span", {}, likely.length ? ["Not marked, so taught as wrong: ", h("strong", { class: "break" }, likely.map((one) => `${spoken(model, one.label)}${one.probability === undefined ? "" : ` (${chance(one.probability)})`}`).join(", ")), "."] : "Labels that are not marked count as wrong."),
+      marks.chosen.size === 0 ? null : h("span", {}, likely.length ? ["Not marked, so taught as wrong: ", h("strong", { class: "break" }, likely.map((one) => `${spoken(model, one.label)}${typeof one.probability === "number" ? ` (${chance(one.probability)})` : ""}`).join(", ")), "."] : "Labels that are not marked count as wrong."),
       likely.length ? h("button", { type: "button", class: "small", onclick: () => likely.forEach((one) => chips.toggle(one.label)) }, "They are right, too") : null,
     );
   }
@@ -88,7 +96,7 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, chan
       const { key } = unsure;
       const answer = await post(`${modelPath(model)}/learn`, body, { signal, headers: { "Idempotency-Key": key } });
       unsure = null;
-      record({ model, incarnation: about.incarnation, offset: answer.offset, rank: answer.rank, time: Date.now() / 1000, labels, rejected: wrong, source: "page", ...given });
+      record({ model, incarnation: about.incarnation, offset: answer.offset, rank: answer.rank, time: Date.now() / 1000, labels, rejected: wrong, source: "page", ...given, ...kept() });
       about.learned += 1;
       const words = [spokenAll(model, labels), ...wrong.map((one) => `not “${spoken(model, one)}”`), marks.none ? "that no label fits" : ""].filter(Boolean).join(", ");
       clear();
@@ -115,7 +123,7 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, chan
     await attempt(said, async () => {
       const failed = await undo(model, offset, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
       fill(said, h("p", { class: failed ? "worry" : "better" }, failed ? `Not undone: ${failed}` : ["Forgotten: ", breakable(words), "."]));
-      await undone();
+      if (!failed) await undone();
     });
   }
 
@@ -134,6 +142,7 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, chan
     reject,
     apply,
     warn,
+    paint,
     toggle: chips.toggle,
     clear,
     right: () => [...marks.chosen.keys()],
@@ -142,6 +151,7 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, chan
     /** The instance is another one: wrong labels, or none, were meant for the former. */
     forget() {
       marks.rejected.clear();
+      marks.corrects = null;
       marks.none = none.checked = false;
       warn();
     },

@@ -1,7 +1,7 @@
 // Try it: rank labels while an instance is typed, explain them, and correct them.
 
 import { announce, card, debounced, empty, field, fill, h, term } from "./dom.js";
-import { get, modelPath, post } from "./api.js";
+import { get, modelPath, part, post } from "./api.js";
 import { chance, counted, score } from "./format.js";
 import { instanceField, marksOf } from "./instance.js";
 import { taught } from "./journal.js";
@@ -22,20 +22,19 @@ export function show(root, context) {
   const probability = field("Least probability", probable);
   const parts = { ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }) };
   let chosen = null; // the label to explain: clicked or just learned; the first label while it is not among the ranked ones
-  let answered = null;
-  let asked = 0;
-  let before = null;
+  let [answered, before, asked] = [null, null, 0];
 
   const lacking = { classify: lacks("classify", "To see labels ranked"), learn: lacks("learn", "To teach it") };
   const typed = debounced(() => rank(), TYPED_MS);
   const instance = instanceField({
     takesVectors: about.config.update === "sls",
     wanted,
-    typed() { before = null; lesson.forget(); typed(); },
+    typed() { before = null; correcting?.remove(); lesson.forget(); typed(); },
     switched() { lesson.forget(); rank(); },
   });
-  const lesson = teaching(context, { read: readable, ranked: () => answered?.labels ?? [], changed() { mark(); rankOthers(); }, learned, undone: () => learned(null) });
-  const corrects = marksOf(model).corrects;
+  const lesson = teaching(context, { read: readable, ranked: () => answered?.labels ?? [], changed: () => rankOthers(), place: parts.ranks, learned, undone: () => learned(null) });
+  const correcting = marksOf(model).corrects && h("p", { class: "note" }, "A correction: labels that you remove are taught as wrong.");
+  if (wanted) history.replaceState(null, "", `#try/${part(model)}`); // the text is the draft now: Back and a reload leave it alone
   fill(
     root,
     h(
@@ -44,7 +43,7 @@ export function show(root, context) {
       card("An instance", instance.element),
       card(
         "Teach it",
-        lacking.learn ? h("p", { class: "note" }, lacking.learn) : [corrects ? h("p", { class: "note" }, "A correction: labels that you remove are taught as wrong.") : null, lesson.element],
+        lacking.learn ? h("p", { class: "note" }, lacking.learn) : [correcting, lesson.element],
       ),
       card("Ranked labels", parts.ranks, h("details", {}, h("summary", {}, "Options"), h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version), probability))),
       card("Why", parts.because),
@@ -110,7 +109,7 @@ export function show(root, context) {
       if (applied.length) answer.labels = (await post(path, { ...request, decide: false, min_offset: answer.offset }, { signal })).labels; // such an answer has no other ones
       if (number !== asked) return; // a newer request was sent meanwhile
       if (!version.value && answer.version !== about.version) lookAgain();
-      answered = { ...answer, applied, alone: answer.labels, known: [], request, isLimited: "min_probability" in request };
+      answered = { ...answer, applied, alone: answer.labels, known: [], request, sent: applied.length ? { ...request, decide: false } : request, isLimited: "min_probability" in request };
       keepNames(model, answer.labels);
       draw();
       if (before === null) lesson.apply(applied);
@@ -129,8 +128,9 @@ export function show(root, context) {
     const shown = answered;
     const { min_probability, ...request } = shown.request;
     shown.known = known;
+    shown.sent = known.length ? { ...request, known, decide: false } : shown.request;
     try {
-      const { labels } = known.length ? await post(`${modelPath(model)}/classify`, { ...request, known, decide: false }, { signal }) : { labels: [] };
+      const { labels } = known.length ? await post(`${modelPath(model)}/classify`, shown.sent, { signal }) : { labels: [] };
       if (shown !== answered || shown.known !== known) return;
       const matters = labels.some((one) => one.because?.some(({ feature }) => feature === "(known)"));
       shown.labels = matters ? [...shown.alone.filter((one) => lesson.isRight(one.label)), ...labels] : shown.alone;
@@ -187,7 +187,7 @@ export function show(root, context) {
 
   function draw() {
     const { labels, request } = answered;
-    const sent = snippets(`${modelPath(model)}/classify`, request);
+    const sent = snippets(`${modelPath(model)}/classify`, answered.sent);
     if (labels.length === 0) {
       const [title, next, why] = answered.isLimited
         ? ["No label is as probable as that.", null, "Ask for less, and see what speaks for which label."]
@@ -264,12 +264,6 @@ export function show(root, context) {
     if (was === at) return null;
     if (was < 0) return h("span", { class: "moved better" }, "new");
     return h("span", { class: `moved ${was > at ? "better" : "hint"}` }, was > at ? `up ${was - at}` : `down ${at - was}`);
-  }
-
-  /** Show which of the ranked labels are marked as right and as wrong. */
-  function mark() {
-    for (const one of parts.ranks.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(lesson.isRight(one.dataset.label)));
-    for (const one of parts.ranks.querySelectorAll(".wrong")) one.setAttribute("aria-pressed", String(lesson.isWrong(one.dataset.label)));
   }
 
   async function listVersions() {
