@@ -48,9 +48,9 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 run: $(VENV)/.installed
 	@echo "Once it is ready, open http://127.0.0.1:$(PORT) in a browser, or try in another terminal:"
 	@echo
-	@echo "  curl -s --retry 20 -X PUT localhost:$(PORT)/models/tickets --json '{\"update\": \"sls\"}'"
-	@echo "  curl -s localhost:$(PORT)/models/tickets/learn --json '{\"instances\": [{\"text\": \"my parcel was stolen from the porch\", \"labels\": [\"theft\"]}, {\"text\": \"the parcel came a week late\", \"labels\": [\"delay\"]}]}'"
-	@echo "  curl -s localhost:$(PORT)/models/tickets/classify --json '{\"text\": \"someone stole the package on my porch\"}'"
+	@echo "  curl -s --retry 20 --retry-connrefused -X PUT localhost:$(PORT)/models/tickets --json '{\"update\": \"sls\"}'"
+	@echo "  curl -s localhost:$(PORT)/models/tickets/learn --json '{\"instances\": [{\"text\": \"I was charged twice for one order\", \"labels\": [\"billing\"]}, {\"text\": \"the parcel came a week late\", \"labels\": [\"delivery\"]}]}'"
+	@echo "  curl -s localhost:$(PORT)/models/tickets/classify --json '{\"text\": \"why was my card charged again?\"}'"
 	@echo
 	@exec $(BIN)/abound serve --port $(PORT)
 
