@@ -40,6 +40,8 @@ def test_a_table_is_taught_and_classified(open_page: Open, create_model: Create,
     expect(page.get_by_text("2 events learned.").first).to_be_visible()
     expect(page.get_by_text("1 record was refused")).to_be_visible()
     expect(page.get_by_role("region", name="Table: Refused records")).to_contain_text("needs a label")
+    with page.expect_response("**/learn"):
+        page.get_by_role("button", name="Start").click()  # the same lines have the same keys
     assert http.get(f"{address}/stats").json()["learned"] == 2
     fits(page, 390)
     page.get_by_label("Do this").select_option("evaluate")
@@ -53,6 +55,26 @@ def test_a_table_is_taught_and_classified(open_page: Open, create_model: Create,
     head, first, *_ = Path(saved.value.path()).read_text().splitlines()
     assert head.startswith('"id","subject","team","plan","label 1","name 1"')
     assert first.startswith('"1","broken & bent Gerät","phones|repairs","7","')
+
+
+def test_texts_of_a_file_are_reviewed_and_an_answer_is_taken_back(
+    open_page: Open, create_model: Create, tmp_path: Path
+) -> None:
+    address, file = create_model("queue"), tmp_path / "asked.csv"
+    file.write_text("text\nwheat for sale\n")
+    page = open_page("files", "queue")
+    page.get_by_label("Do this").select_option("review")
+    page.get_by_label("File", exact=True).set_input_files(file)
+    page.get_by_role("button", name="Start").click()
+    page.get_by_role("link", name="Review them").click()
+    for label in ("grain", "corn"):
+        expect(page.locator(".instance")).to_have_text("wheat for sale", timeout=120_000)
+        page.get_by_label("Right labels").fill(label)
+        page.keyboard.press("Control+Enter")
+        expect(page.get_by_text("Nothing to review.")).to_be_visible()
+        if label == "grain":
+            page.get_by_role("button", name="Undo").click()
+    assert [one["labels"] for one in http.get(f"{address}/events").json()["events"]] == [["corn"]]
 
 
 def test_a_data_set_is_kept_shown_and_deleted(open_page: Open, serving: Serving, tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ def test_a_labeller_reviews_texts_and_sees_all_events(open_page: Open, locked: t
     expect(page.get_by_text("1 left.")).to_be_visible()
     page.get_by_role("link", name="Events", exact=True).click()
     expect(page.locator("tbody tr").first).to_contain_text("Zebra")
+    with page.expect_request("**/events?*label=z1"):
+        page.get_by_label("Label", exact=True).fill("zebra")
     expect(page.get_by_label("Source")).to_be_visible()
     page.close()
     service.http.delete("/models/zoo").raise_for_status()
