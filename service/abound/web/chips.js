@@ -2,11 +2,10 @@
 
 import { announce, confirmed, debounced, field, fill, h, newId } from "./dom.js";
 import { legible } from "./format.js";
-import { findLabels, folded, labelled, spoken } from "./names.js";
+import { findLabels, labelMeant, labelled, LONGEST, spoken } from "./names.js";
 
 const TYPED_MS = 150;
 const SUGGESTED = 12;
-const LONGEST = 512; // characters that are searched for; learning says which labels are too long
 
 /**
  * A field for labels: `element`, `has`, `toggle`, `clear`, and `take()`, which adds the typed text and returns all labels, or
@@ -70,24 +69,16 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
     draw();
   }
 
-  /** Return the known label that a typed text means, by the label itself or by its name; null if there is none, or several. */
-  async function meant(text) {
-    const { rows } = await findLabels(model, { prefix: text.slice(0, LONGEST), limit: 1000 }, signal);
-    const same = rows.filter((one) => one.label === text);
-    const [one, other] = same.length ? same : rows.filter((one) => [one.label, one.name ?? ""].some((name) => folded(name) === folded(text)));
-    return other ? null : (one?.label ?? null);
-  }
-
   /** Turn the typed text into chips; return whether all of it was meant. Commas separate labels, except in quotes. */
   async function add() {
     const typed = input.value.trim();
     asked += 1;
     input.value = "";
     offer([]);
-    const whole = typed ? await meant(typed).catch((error) => { input.value = typed; throw error; }) : null;
+    const whole = typed ? await labelMeant(model, typed, signal).catch((error) => { input.value = typed; throw error; }) : null;
     const parts = whole === null ? [...typed.matchAll(/"([^"]+)"|[^,]+/g)].map(([part, quoted]) => (quoted ?? part).trim()).filter(Boolean) : [whole];
     for (const part of parts) {
-      const label = whole ?? (await meant(part));
+      const label = whole ?? (await labelMeant(model, part, signal));
       if (label === null && !(await isWanted(part))) {
         input.value = part;
         input.focus();

@@ -5,7 +5,7 @@ import { ask, get, modelPath, part } from "./api.js";
 import { chance, legible, when } from "./format.js";
 import { correct } from "./instance.js";
 import { recorded, undo } from "./journal.js";
-import { findLabels, findNames, folded, spoken } from "./names.js";
+import { findNames, labelMeant, spoken } from "./names.js";
 
 const PAGE = 50;
 const MOST_FEATURES = 30;
@@ -36,8 +36,8 @@ export function show(root, { model, signal, problem, lacks }) {
       if (doubts) {
         ({ events: found, total } = await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal }));
       } else {
-        const meant = label.value && (await findLabels(model, { contains: label.value, limit: 100 }, signal)).rows.find((one) => folded(one.name ?? "") === folded(label.value));
-        const query = { limit: String(PAGE), ...(label.value ? { label: meant ? meant.label : label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
+        const meant = label.value && (await labelMeant(model, label.value, signal));
+        const query = { limit: String(PAGE), ...(label.value ? { label: meant ?? label.value } : {}), ...(source.value ? { source: source.value } : {}), ...(isMore ? { before: shown.at(-1).offset } : {}) };
         found = (await get(`${modelPath(model)}/events?${new URLSearchParams(query)}`, { signal })).events;
       }
       const next = [...(isMore ? shown : []), ...found.map((one) => ({ ...one, ...mine.get(one.offset) }))];

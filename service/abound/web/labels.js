@@ -3,7 +3,7 @@
 import { announce, breakable, card, confirmed, debounced, empty, field, fill, h, table } from "./dom.js";
 import { ask, get, modelPath, newKey, part, post } from "./api.js";
 import { count, counted, legible, percent, when } from "./format.js";
-import { findLabels, findNames, keepNames, labelled, nameOf, spoken } from "./names.js";
+import { findLabels, findNames, keepNames, labelMeant, labelled, nameOf, spoken } from "./names.js";
 import { weightBars } from "./why.js";
 
 const PAGE = 50;
@@ -132,7 +132,7 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
     const save = async (event) => {
       event.preventDefault();
       const given = Object.fromEntries(Object.entries(inputs).map(([key, input]) => [key, input.value.trim() || null]));
-      await changed(() => ask("PUT", `${modelPath(model)}/labels`, { body: { labels: [{ ...details, ...given, label }], source: "page" }, signal }), label, "The details are saved.");
+      await changed(async () => ask("PUT", `${modelPath(model)}/labels`, { body: { labels: [{ ...details, ...given, parent: given.parent && ((await labelMeant(model, given.parent, signal)) ?? given.parent), label }], source: "page" }, signal }), label, "The details are saved.");
     };
     return h("details", {}, h("summary", {}, "Name and parent"), h("form", { class: "stack", onsubmit: save }, field("Name", inputs.name, "It is learned once, so the label can be suggested without examples."), field("Description", inputs.description), field("Parent", inputs.parent, "A label; empty: none."), h("div", { class: "row" }, h("button", {}, "Save"))));
   }

@@ -4,6 +4,7 @@ import { breakable, h } from "./dom.js";
 import { get, modelPath } from "./api.js";
 import { legible } from "./format.js";
 
+export const LONGEST = 512; // characters that are searched for; learning says which labels are too long
 const kept = new Map(); // by model: names by label, null for labels without one
 
 const namesOf = (model) => kept.get(model) ?? kept.set(model, new Map()).get(model);
@@ -49,5 +50,13 @@ export async function findNames(model, labels, signal) {
   }));
 }
 
+/** Return the known label that a text means, by the label itself or by its name; null if there is none, or several. */
+export async function labelMeant(model, text, signal) {
+  const { rows } = await findLabels(model, { prefix: text.slice(0, LONGEST), limit: 1000 }, signal);
+  const same = rows.filter((one) => one.label === text);
+  const [one, other] = same.length ? same : rows.filter((one) => [one.label, one.name ?? ""].some((name) => folded(name) === folded(text)));
+  return other ? null : (one?.label ?? null);
+}
+
 /** Return what labels are compared by: without case and accents. */
-export const folded = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
+const folded = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
