@@ -170,4 +170,4 @@ def test_a_stream_that_is_stopped_names_what_it_has_read(
     assert found, said
     done, unknown, line = map(int, found.groups())
     assert (done, line) == (1, 2)
-    assert unknown in (3, 4)  # the last one may just have been read
+    assert unknown in (2, 3, 4)  # d and e may have been read just in time, or not
