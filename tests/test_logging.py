@@ -116,7 +116,7 @@ def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_reque
         answer = service.http.post("/classify", json=batch, headers=headers)
         assert answer.status_code == 500
         assert "a bug" not in answer.text
-        text = written()
+    text = written()  # the server logs the error after its answer
     assert "RuntimeError: a bug" in text
     assert "the-one" in text
     assert made.secret not in text

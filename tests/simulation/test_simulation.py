@@ -15,7 +15,7 @@ from tests.simulation.replacing import KINDS
 
 SEEDS = 2000
 QUICK = 100
-PART = 100
+PART = 25  # in one test, which has five minutes on a busy machine
 
 
 @cache
