@@ -29,13 +29,6 @@ def model(service: Served) -> str:
     return name
 
 
-def test_an_empty_index_answers_no_labels(service: Served) -> None:
-    answer = service.http.post("/classify", json={"features": {"wheat": 1}})
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == {"labels": [], "offset": "0-0.0", "version": "live"}
-
-
 def test_labels_come_best_first_with_the_offset_of_their_state(service: Served, model: str) -> None:
     learned = service.http.post(f"/models/{model}/learn", json={"text": "wheat", "labels": ["grain"]}).json()
     answer = service.http.post(f"/models/{model}/classify", json={"features": {"wheat": 2, "export": 1}}).json()

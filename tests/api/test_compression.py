@@ -53,12 +53,6 @@ def test_compressed_requests_are_bounded_and_checked(service: Served, coding: st
     assert "cut off" in damaged[-1]["detail"]
 
 
-def test_an_unknown_encoding_is_refused_and_the_answer_names_the_known_ones(service: Served) -> None:
-    answer = post(service, "/classify", b"{}", "br")
-    problem(answer, 415, "unsupported-media-type")
-    assert answer.headers["accept-encoding"] == "gzip, deflate, zstd"
-
-
 def test_large_answers_are_compressed_where_the_client_takes_gzip(service: Served) -> None:
     model = fresh_model(service)
     service.http.post(f"/models/{model}/learn", json=EVENT)

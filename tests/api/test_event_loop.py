@@ -7,13 +7,13 @@ import json
 import random
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from abound_core.model.live_model import warmup
-from tests.support.served import NDJSON, Served, fresh_model, served
+from tests.support.served import NDJSON, Served, fresh_model
 
 MIB = 2**20
 MAX_BODY = 16 * MIB
@@ -132,15 +132,9 @@ def registered(n: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    warmup()
-    with served() as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
 def models(service: Served) -> dict[str, str]:
     """Models that have learned labels: with words, with characters, with vectors."""
+    warmup()
     characters = {"analyzer": {"kind": "char", "ngrams": [1, 8]}}
     configs: dict[str, Any] = {"words": {}, "characters": characters, "vectors": {"update": "sls"}}
     found = {name: fresh_model(service, **config) for name, config in configs.items()}

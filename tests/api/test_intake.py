@@ -50,15 +50,6 @@ def test_lines_with_large_vectors_are_appended_in_small_entries(service: Served,
     assert max(sizes) < 5 * 2**20
 
 
-def test_the_offset_of_a_batch_is_the_largest_of_its_results(service: Served, model: str) -> None:
-    old = {"text": "tin", "labels": ["metal"], "key": "old"}
-    learn(service, model, old)
-    new = [{"text": "gold", "labels": ["metal"], "key": f"new{i}"} for i in range(2)]
-    answer = learn(service, model, {"instances": [*new, old]}).json()
-    assert answer["offset"] == answer["results"][1]["offset"]
-    assert service.learned(model) == 3
-
-
 @pytest.mark.parametrize("form", ["single", "lines", "batch", "header"])
 def test_a_forgotten_prediction_under_a_key_answers_as_the_first_time(service: Served, model: str, form: str) -> None:
     """Also beside new events, and not with other labels."""

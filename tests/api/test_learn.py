@@ -112,7 +112,8 @@ def test_a_repeat_under_a_key_answers_as_the_first_time(service: Served, model: 
     for wait in ("applied", "log"):
         assert service.http.post(path, json=body | {"wait": wait}, headers=header).json() == first.json()
     assert service.learned(model) == 3
-    changes = ({"features": {"wheat": 4}}, {"labels": ["more"]}, {"rejected": ["b"]}, {"ignored": ["c"]}, {"weight": 3})
+    changes: list[dict[str, Any]] = [{"features": {"wheat": 4}}, {"labels": ["more"]}, {"labels": [], "none": True}]
+    changes += [{"rejected": ["b"]}, {"ignored": ["c"]}, {"weight": 3}]
     for change in changes:
         problem(service.http.post(path, json=body | change, headers=header), 422, "invalid-field", "key")
     assert service.learned(model) == 3
@@ -150,13 +151,14 @@ def test_instances_of_a_batch_may_have_keys(service: Served, model: str) -> None
     path = f"/models/{model}/learn"
     oil = {"text": "oil", "labels": ["crude"], "key": "oil"}
     alone = service.http.post(path, json=oil).json()
-    batch = {"instances": [WHEAT | {"key": "wheat"}, oil, WHEAT]}
+    batch = {"instances": [WHEAT | {"key": "wheat"}, WHEAT, oil]}
     first = service.http.post(path, json=batch).json()
     assert service.learned(model) == 3
-    assert first["results"][1] == {name: alone[name] for name in ("offset", "rank", "updated")}
+    assert first["results"][2] == {name: alone[name] for name in ("offset", "rank", "updated")}
+    assert first["offset"] == first["results"][1]["offset"]  # the largest
     again = service.http.post(path, json=batch).json()
-    assert again["results"][:2] == first["results"][:2]
-    assert again["results"][2]["rank"] == 1
+    assert again["results"][::2] == first["results"][::2]
+    assert again["results"][1]["rank"] == 1
     assert service.learned(model) == 4
     taken = {"instances": [WHEAT, oil | {"labels": ["other"]}]}
     problem(service.http.post(path, json=taken), 422, field="instances[1].key")

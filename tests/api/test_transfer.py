@@ -139,11 +139,6 @@ def test_a_file_over_the_limit_is_refused_before_it_is_read(service: Served) -> 
     problem(service.http.put("/models/never/import", content=bytes(2**22 + 1)), 413, "too-large")
 
 
-def test_names_are_checked(service: Served) -> None:
-    problem(service.http.get("/models/none/export"), 404, "unknown-model")
-    problem(service.http.put("/models/*/import", content=FILE), 422, "invalid-field")
-
-
 def test_without_an_artifact_store_there_is_no_import() -> None:
     with served() as service:
         problem(service.http.put("/models/new/import", content=FILE), 503)

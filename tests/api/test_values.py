@@ -95,11 +95,6 @@ def test_a_model_that_does_not_normalize_takes_labels_as_they_are(service: Serve
     assert service.http.get(f"/models/{model}/labels").json()["labels"] == ["x ", "x", "3"]
 
 
-@pytest.mark.parametrize("label", ["", " ", "\u00a0\u200b", "\t"])
-def test_blank_labels_are_refused(service: Served, model: str, label: str) -> None:
-    problem(service.http.post(f"/models/{model}/learn", json=X | {"labels": ["a", label]}), 422, field="labels[1]")
-
-
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_nan_in_json_is_refused_with_what_to_write(service: Served, model: str, number: str) -> None:
     body = f'{{"features": {{"n": {number}}}, "labels": ["a"]}}'.encode()

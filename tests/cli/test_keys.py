@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,6 @@ from abound.processes.embedded_store import EmbeddedStore
 from tests.cli.test_cli import commands
 from tests.support.command_line import Run
 from tests.support.served import Served, make_key, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
 
 
 def listed(run: Run, *where: object) -> list[dict[str, Any]]:

@@ -3,25 +3,18 @@
 import csv
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from abound.client import Client
 from tests.support.command_line import Run
-from tests.support.served import Served, served
+from tests.support.served import Served
 
 LINES = (
     '{"label": "c7", "name": "Wheat", "metadata": {"colour": "red"}}\n\n{"label": "c8", "description": "crude oil"}\n'
 )
 TABLE = "label,name,description,parent,colour\nc7,Wheat,,c0,red\nc8,,crude oil,,\n"
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
@@ -22,7 +22,7 @@ import pytest
 import abound.client
 from abound.cli.learn_classify import StreamEnded, learn
 from abound.client import Client
-from tests.support import interrupts
+from tests.support import interrupts, stand_in
 
 
 @pytest.mark.parametrize("last", [httpx.ConnectError("away"), 401])
@@ -82,11 +82,11 @@ class Service(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(stand_in.JsonHandler):
     server: Service
 
     def do_GET(self) -> None:
-        self.answer(b"{}")
+        self.answer({})
 
     def do_POST(self) -> None:
         lines = self.rfile.read(int(self.headers["content-length"])).splitlines()
@@ -96,25 +96,13 @@ class Handler(BaseHTTPRequestHandler):
             self.server.answering.wait()
         self.answer(b'{"applied": true, "rank": 1}\n' * len(lines))
 
-    def answer(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
 
 @pytest.fixture
 def taking() -> Iterator[Service]:
-    with Service() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = Service()
+    with stand_in.running(server):
         yield server
         server.answering.set()
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from mcp import Client, StdioServerParameters
 from abound.cli.mcp_server import make_server
 from abound.client import AsyncClient
 from tests.support.served import Served, fresh_model, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as running:
-        yield running
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:

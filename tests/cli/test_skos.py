@@ -1,7 +1,6 @@
 """``abound register`` with a vocabulary in SKOS."""
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from abound.cli.skos import MAX_DESCRIPTION, read_concepts
 from abound_core.errors import Malformed
 from tests.support.command_line import Run
-from tests.support.served import Served, served
+from tests.support.served import Served
 
 TURTLE = """
 @prefix skos: <http://www.w3.org/2004/02/skos/core#> .
@@ -23,12 +22,6 @@ t:gone a skos:Concept ; skos:prefLabel "Gone"@en ; owl:deprecated true .
 t:group a skos:Collection ; skos:prefLabel "Group"@en .
 """
 BASE = "http://example.org/t/"
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
 
 
 @pytest.fixture

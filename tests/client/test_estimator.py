@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,6 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 from abound.client.estimator import AboundClassifier
 from abound_core.errors import InvalidInstance, Malformed
 from tests.support.served import Served, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as running:
-        yield running
 
 
 def models(service: Served) -> set[str]:

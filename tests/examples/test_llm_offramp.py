@@ -2,12 +2,10 @@
 
 import asyncio
 import importlib
-import json
 import random
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +16,7 @@ from fastapi.testclient import TestClient
 from abound import Client, Model
 from abound.client import Labelled
 from examples.llm_offramp.offramp import LanguageModel, answer, connect, main
+from tests.support import stand_in
 from tests.support.served import Served, fresh_model
 
 WORDS = {"delivery": ["parcel", "courier", "late"], "billing": ["invoice", "charged", "refund"]}
@@ -31,7 +30,7 @@ def true_label(text: str) -> str:
     return next((label for label, own in WORDS.items() if text.split()[0] in own), "none")
 
 
-class Teacher(BaseHTTPRequestHandler):
+class Teacher(stand_in.JsonHandler):
     """``POST /v1/chat/completions`` that knows the true labels; counts its calls."""
 
     asked: list[Any]
@@ -40,28 +39,20 @@ class Teacher(BaseHTTPRequestHandler):
     released: threading.Event
 
     def do_POST(self) -> None:
-        sent = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        sent = self.sent()
         self.asked.append(sent)
         self.released.wait(30)
         said = self.says if self.says is not None else true_label(sent["messages"][-1]["content"])
-        content = json.dumps({"choices": [{"message": {"role": "assistant", "content": said}}]}).encode()
-        self.send_response(self.status)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None: ...
+        self.answer({"choices": [{"message": {"role": "assistant", "content": said}}]}, self.status)
 
 
 @pytest.fixture
 def teacher() -> Iterator[str]:
     Teacher.asked, Teacher.status, Teacher.says, Teacher.released = [], 200, None, threading.Event()
     Teacher.released.set()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Teacher)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    Teacher.released.set()
-    server.shutdown()
-    server.server_close()
+    with stand_in.running(Teacher) as url:
+        yield f"{url}/v1"
+        Teacher.released.set()
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +12,31 @@ import pytest
 
 from abound import Client, Model
 from examples.llm_shortlist.shortlist import CANDIDATES
+from tests.support import stand_in
 from tests.support.served import Served, fresh_model
 
 ROOT = Path(__file__).parents[2]
 TEXT = "word7 word7 word7 " + " ".join(f"word{number}" for number in range(30))
 
 
-class Endpoint(BaseHTTPRequestHandler):
+class Endpoint(stand_in.JsonHandler):
     """``POST /v1/chat/completions`` as OpenAI describes it."""
 
-    answer: str
+    says: str
     asked: list[dict[str, Any]]
 
     def do_POST(self) -> None:
         allowed = self.path == "/v1/chat/completions" and self.headers["authorization"] == "Bearer secret"
-        self.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        message = {"role": "assistant", "content": self.answer}
-        self.send_response(200 if allowed else 401)
-        self.end_headers()
-        self.wfile.write(json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode())
-
-    def log_message(self, format: str, *args: object) -> None: ...
+        self.asked.append(self.sent())
+        message = {"role": "assistant", "content": self.says}
+        self.answer({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}, 200 if allowed else 401)
 
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     Endpoint.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
+    with stand_in.running(Endpoint) as url:
+        yield f"{url}/v1"
 
 
 @pytest.fixture
@@ -66,7 +58,7 @@ def run(service: Served, endpoint: str, model: Model, key: str, reply: str) -> s
 
 
 def test_the_program_suggests_asks_and_learns(service, endpoint, model):
-    Endpoint.answer = 'Sure: ["l7", "an invention", "l7", 3]'
+    Endpoint.says = 'Sure: ["l7", "an invention", "l7", 3]'
     before = service.learned(model.name)
     assert run(service, endpoint, model, "secret", "\n").returncode == 0
     assert service.learned(model.name) == before
