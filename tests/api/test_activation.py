@@ -46,8 +46,7 @@ class Model:
         return self.post("activate", version=version, **fields)
 
     def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get(self.path).json()
-        return found
+        return self.http.get(self.path).json()
 
     def streamed(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return lines(self.http.post(f"{self.path}/classify", content=ndjson(*requests), headers=NDJSON))

@@ -23,14 +23,10 @@ MIB = 2**20
 SETTINGS = {"max_models": 40}
 
 
-def batch(at: int, n: int = 100, features: int = 50) -> dict[str, Any]:
+def batch(at: int, n: int = 100) -> dict[str, Any]:
     """Instances with features that are all new."""
-    return {
-        "instances": [
-            {"features": {f"a fairly long key {at} {i} {j}": 1 for j in range(features)}, "labels": ["x"]}
-            for i in range(n)
-        ]
-    }
+    keys = [[f"a fairly long key {at} {i} {j}" for j in range(50)] for i in range(n)]
+    return {"instances": [{"features": dict.fromkeys(some, 1), "labels": ["x"]} for some in keys]}
 
 
 def fill(service: Served, model: str, bound: str = "max_memory", n: int = 100) -> int:

@@ -110,8 +110,7 @@ def test_rare_labels_come_higher(service: Served) -> None:
     assert service.http.post(path, json={"text": "red", "rare": True}).json()["labels"] == order
     best = service.http.post(path, json={"text": "red", "rare": True, "k": 1, "known": ["often"]}).json()["labels"]
     assert [one["label"] for one in best] == ["seldom"]
-    configured = service.http.put(f"/models/{name}", json={"decide": {}})
-    assert configured.status_code == 200
+    service.http.put(f"/models/{name}", json={"decide": {}}).raise_for_status()
     problem(service.http.post(path, json={"text": "red", "rare": True}), 422, field="rare")
     assert service.http.post(path, json={"text": "red", "rare": True, "decide": False}).json()["labels"] == order
 
@@ -166,11 +165,9 @@ def test_remembered_instances_can_be_labelled_later(service: Served) -> None:
     answer = service.http.post(f"/models/{name}/classify", json={**instance, "remember": True}).json()
     assert set(answer) == {"labels", "offset", "version", "id"}
     body = {"prediction": answer["id"], "labels": ["metal"]}
-    learned = service.http.post(f"/models/{name}/learn", json=body)
-    assert learned.status_code == 200
+    service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
     other = fresh_model(service)
-    direct = service.http.post(f"/models/{other}/learn", json={**instance, "labels": ["metal"]})
-    assert direct.status_code == 200
+    service.http.post(f"/models/{other}/learn", json={**instance, "labels": ["metal"]}).raise_for_status()
     for asked in ({"text": "rolled"}, {"features": {"steel": 1}}):
         late = service.http.post(f"/models/{name}/classify", json=asked).json()["labels"]
         assert late == service.http.post(f"/models/{other}/classify", json=asked).json()["labels"] != []

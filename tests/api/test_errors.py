@@ -183,23 +183,6 @@ REQUESTS: dict[str, tuple[str, Any, str]] = {
     "ignored of a batch": ("learn", BATCH | {"ignored": []}, "ignored"),
     "none of a batch": ("learn", BATCH | {"none": True}, "none"),
     "weight of a batch": ("learn", BATCH | {"weight": 2}, "weight"),
-    **{
-        f"k {k!r}": ("classify", {"text": "a", "k": k}, "k")
-        for k in (0, -1, 1001, 2**70, 1.5, 10.0, "3", True, None, [1])
-    },
-    **{
-        f"min_offset {offset!r}": ("classify", {"text": "a", "min_offset": offset}, "min_offset")
-        for offset in ("", "1", "1-2", "1-2.", "a-b.c", "-1-0.0", "1-2.3 ", "99999999999999999999-0.0")
-    },
-    "min_offset in other digits": ("classify", {"text": "a", "min_offset": "１-2.3"}, "min_offset"),
-    **{
-        f"min_probability {value!r}": ("classify", {"text": "a", "min_probability": value}, "min_probability")
-        for value in (-0.1, 1.1, "0.5", True)
-    },
-    **{
-        f"zero_shot {value!r}": ("classify", {"text": "a", "zero_shot": value}, "zero_shot")
-        for value in ("false", 0, None)
-    },
     "known labels without the update for it": ("classify", {"text": "a", "known": ["a"]}, "known"),
     "a known truth": ("classify", {"text": "a", "known": [True]}, "known[0]"),
     "an excluded truth": ("classify", {"text": "a", "exclude": ["a", True]}, "exclude[1]"),
@@ -209,6 +192,18 @@ REQUESTS: dict[str, tuple[str, Any, str]] = {
     "a batch and a vector": ("classify", {"instances": [{"text": "a"}], "vector": [1]}, "vector"),
     "k of an instance": ("classify", {"instances": [{"text": "a", "k": 1}]}, "instances[0].k"),
     "a second one": ("classify", {"instances": [{"text": "a"}, {"features": {"x": {}}}]}, "instances[1].features.x"),
+}
+WRONG_VALUES: dict[str, tuple[Any, ...]] = {
+    "k": (0, -1, 1001, 2**70, 1.5, 10.0, "3", True, None, [1]),
+    "min_offset": ("", "1", "1-2", "1-2.", "a-b.c", "-1-0.0", "1-2.3 ", "99999999999999999999-0.0", "１-2.3"),
+    "min_probability": (-0.1, 1.1, "0.5", True),
+    "zero_shot": ("false", 0, None),
+}
+"""By the option of ``/classify``."""
+REQUESTS |= {
+    f"{name} {value!a}": ("classify", {"text": "a", name: value}, name)
+    for name, values in WRONG_VALUES.items()
+    for value in values
 }
 
 
@@ -310,21 +305,15 @@ EMPTY = {
 
 
 @pytest.mark.parametrize(("body", "field"), EMPTY.values(), ids=EMPTY.keys())
-def test_an_instance_without_features_is_told_from_a_wrong_one(
-    service: Served, model: str, body: bytes, field: str
-) -> None:
+def test_an_instance_without_features_is_told_from_a_wrong_one(service, model, body, field):
     problem(learn(service, model, body), 422, "no-features", field)
     problem(learn(service, model, b'{"instances": [' + body + b"]}"), 422, "no-features", f"instances[0].{field}")
     assert service.learned(model) == 0
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b'{"text": "a", "label": ["a"]}', b'{"instances": [{"text": "a", "label": ["a"]}]}'],
-    ids=["single", "batch"],
-)
-def test_the_field_that_was_meant_is_named(service: Served, model: str, body: bytes) -> None:
-    assert problem(learn(service, model, body), 422)["detail"].endswith("; did you mean labels?")
+def test_the_field_that_was_meant_is_named(service: Served, model: str) -> None:
+    for body in (b'{"text": "a", "label": ["a"]}', b'{"instances": [{"text": "a", "label": ["a"]}]}'):
+        assert problem(learn(service, model, body), 422)["detail"].endswith("; did you mean labels?")
 
 
 @pytest.mark.parametrize(
@@ -346,14 +335,11 @@ def test_what_is_just_within_the_bounds_is_learned(service: Served, body: Any) -
     assert service.learned(name) == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "field", "noun"), [("/models", "model", "a model"), ("/datasets", "dataset", "a data set")]
-)
-def test_a_wrong_name_is_refused_with_the_rule_of_names(service: Served, path: str, field: str, noun: str) -> None:
-    said = problem(service.http.get(f"{path}/my%20news"), 422, "invalid-field", field)["detail"]
-    assert (
-        said == f"{noun}'s name must begin with a letter or digit and have up to 64 letters, digits, '_', '.' and '-'"
-    )
+def test_a_wrong_name_is_refused_with_the_rule_of_names(service: Served) -> None:
+    rule = "must begin with a letter or digit and have up to 64 letters, digits, '_', '.' and '-'"
+    for field, noun in (("model", "a model"), ("dataset", "a data set")):
+        said = problem(service.http.get(f"/{field}s/my%20news"), 422, "invalid-field", field)["detail"]
+        assert said == f"{noun}'s name {rule}"
 
 
 @pytest.mark.parametrize(
@@ -519,9 +505,7 @@ async def test_an_unknown_outcome_is_told_in_sentences_and_by_what_was_asked(ser
     assert "Idempotency-Key" not in answer.text
 
 
-def test_an_error_that_nobody_meant_is_a_problem_too(
-    service: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_that_nobody_meant_is_a_problem_too(service, monkeypatch, caplog):
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 

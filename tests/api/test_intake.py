@@ -86,9 +86,7 @@ def test_a_forgotten_prediction_under_a_key_answers_as_the_first_time(service: S
 @pytest.mark.parametrize(
     "change", [{"boolean": True}, {"analyzer": {"kind": "char"}}, {"negative": "split"}, {"numbers": "raw"}]
 )
-def test_an_instance_remembered_before_a_change_of_its_reading_is_a_conflict(
-    service: Served, model: str, change: dict[str, Any]
-) -> None:
+def test_an_instance_remembered_before_a_change_of_its_reading_is_a_conflict(service, model, change):
     [id_] = remembered(service, model)
     body = {"prediction": id_, "labels": ["metal"]}
     assert service.http.put(f"/models/{model}", json=change).status_code == 200

@@ -18,12 +18,8 @@ def path(service: Served, model: str) -> str:
 
 
 def change(service: Served, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
-    answer = service.http.post(
-        f"{path}/labels/{'changes' if 'changes' in body else 'rename'}", json=body, headers=headers
-    )
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    route = "changes" if "changes" in body else "rename"
+    return service.http.post(f"{path}/labels/{route}", json=body, headers=headers).raise_for_status().json()
 
 
 def labels_of(service: Served, path: str, text: str, **options: object) -> list[str]:
@@ -42,17 +38,11 @@ def test_a_label_lives_on_under_its_new_name(service: Served, path: str) -> None
     assert labels_of(service, path, "wool") == ["Socks"]
     assert labels_of(service, path, "wool hat", include=["socks"]) == ["Socks"]
     assert labels_of(service, path, "wool hat", exclude=["socks"]) == ["hats"]
-    http.post(
-        f"{path}/learn", json={"text": "long socks", "labels": ["socks"], "rejected": ["hats"]}
-    ).raise_for_status()
+    service.post(f"{path}/learn", text="long socks", labels=["socks"], rejected=["hats"])
     http.put(f"{path}/labels", json={"labels": [{"label": "socks", "name": "Warm feet"}]}).raise_for_status()
     one = http.get(f"{path}/label", params={"name": "socks"}).json()
-    assert (one["label"], one["learned"], one["aliases"], one["details"]["name"]) == (
-        "Socks",
-        2,
-        ["socks"],
-        "Warm feet",
-    )
+    assert (one["label"], one["learned"], one["aliases"]) == ("Socks", 2, ["socks"])
+    assert one["details"]["name"] == "Warm feet"
     assert set(http.get(f"{path}/labels").json()["labels"]) == {"Socks", "tv", "TV", "hats"}
     assert http.get(f"{path}/stats").json()["classes"] == 4
 
@@ -110,16 +100,7 @@ def test_a_repeated_request_is_applied_once(service: Served, path: str) -> None:
         ("delete", "nobody", None, 404, "label", "does not know the label 'nobody'"),
     ],
 )
-def test_wrong_changes_are_refused(
-    service: Served,
-    path: str,
-    method: str,
-    route: str,
-    body: dict[str, Any] | None,
-    status: int,
-    field: str | None,
-    said: str,
-) -> None:
+def test_wrong_changes_are_refused(service, path, method, route, body, status, field, said):
     answer = service.http.request(method, f"{path}/labels/{route}", json=body)
     found = problem(answer, status)
     assert found.get("field") == field, found

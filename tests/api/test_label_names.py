@@ -10,16 +10,12 @@ WHEAT = {"name": "Wheat", "description": "flour and bread", "parent": "c0", "met
 
 
 def register(service: Served, model: str, *labels: dict[str, Any], **options: object) -> dict[str, Any]:
-    answer = service.http.put(f"/models/{model}/labels", json={"labels": labels, **options})
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
-    return body
+    return service.http.put(f"/models/{model}/labels", json={"labels": labels, **options}).raise_for_status().json()
 
 
 def classify(service: Served, model: str, text: str, **options: object) -> list[dict[str, Any]]:
     answer = service.http.post(f"/models/{model}/classify", json={"text": text, **options})
-    labels: list[dict[str, Any]] = answer.json()["labels"]
-    return labels
+    return answer.json()["labels"]
 
 
 def test_aliases_are_learned_and_name_the_label(service: Served) -> None:

@@ -14,8 +14,7 @@ def register(service: Served, model: str, parents: dict[str, str | None], status
     labels = [{"label": label, "parent": parent} for label, parent in parents.items()]
     answer = service.http.put(f"/models/{model}/labels", json={"labels": labels, "learn": False})
     assert answer.status_code == status, answer.text
-    body: dict[str, Any] = answer.json()
-    return body
+    return answer.json()
 
 
 def shop(service: Served, **config: object) -> str:
@@ -115,9 +114,7 @@ def test_levels_name_the_deepest_label_that_is_sure(service: Served) -> None:
     ],
     ids=["known", "itself", "batch", "both", "above"],
 )
-def test_parents_that_close_a_cycle_are_refused(
-    service: Served, parents: dict[str, str | None], at: int, cycle: str
-) -> None:
+def test_parents_that_close_a_cycle_are_refused(service, parents, at, cycle):
     name = shop(service)
     digest = service.http.get(f"/models/{name}").json()["digest"]
     answer = service.http.put(

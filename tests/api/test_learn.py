@@ -15,16 +15,9 @@ WHEAT: dict[str, Any] = {"features": {"wheat": 0.4, "price": 3}, "labels": ["gra
 
 def test_an_event_is_durable_applied_and_ranked(service: Served, model: str) -> None:
     path = f"/models/{model}/learn"
-    first = service.http.post(path, json=WHEAT)
-    assert first.status_code == 200
-    assert first.json() == {
-        "offset": first.json()["offset"],
-        "applied": True,
-        "durability": "log",
-        "rank": None,
-        "updated": True,
-    }
-    Offset.parse(first.json()["offset"])
+    first = service.http.post(path, json=WHEAT).raise_for_status()
+    told = {"applied": True, "durability": "log", "rank": None, "updated": True}
+    assert first.json() == told | {"offset": first.json()["offset"]}
     second = service.http.post(path, json=WHEAT).json()
     assert second["rank"] == 1
     assert Offset.parse(second["offset"]) > Offset.parse(first.json()["offset"])
@@ -44,8 +37,7 @@ def test_the_routes_without_a_model_mean_the_model_default(service: Served) -> N
 
 def test_a_batch_is_one_entry(service: Served, model: str) -> None:
     instances = [WHEAT, {"text": "oil", "labels": ["crude"]}, WHEAT]
-    answer = service.http.post(f"/models/{model}/learn", json={"instances": instances})
-    assert answer.status_code == 200
+    answer = service.http.post(f"/models/{model}/learn", json={"instances": instances}).raise_for_status()
     body = answer.json()
     assert set(body) == {"results", "offset", "applied", "durability"}
     assert [set(result) for result in body["results"]] == [{"offset", "rank", "updated"}] * 3
@@ -106,8 +98,7 @@ def test_a_repeat_under_a_key_answers_as_the_first_time(service: Served, model: 
     header = {"Idempotency-Key": "order 66"} if how == "header" else {}
     body = WHEAT if how == "header" else WHEAT | {"key": "order 66"}
     service.http.post(path, json=WHEAT)
-    first = service.http.post(path, json=body, headers=header)
-    assert first.status_code == 200
+    first = service.http.post(path, json=body, headers=header).raise_for_status()
     service.http.post(path, json=WHEAT | {"labels": ["other"]})
     for wait in ("applied", "log"):
         assert service.http.post(path, json=body | {"wait": wait}, headers=header).json() == first.json()
@@ -136,8 +127,7 @@ def test_a_key_covers_a_batch_as_a_whole(service: Served, model: str) -> None:
     path = f"/models/{model}/learn"
     header = {"Idempotency-Key": "batch"}
     body = {"instances": [WHEAT, {"text": "oil", "labels": ["crude"]}]}
-    first = service.http.post(path, json=body, headers=header)
-    assert first.status_code == 200
+    first = service.http.post(path, json=body, headers=header).raise_for_status()
     assert service.http.post(path, json=body, headers=header).json() == first.json()
     assert service.learned(model) == 2
     problem(service.http.post(path, json={"instances": [WHEAT]}, headers=header), 422, field="key")
@@ -173,8 +163,7 @@ def test_classify_outlives_the_store() -> None:
         before = service.http.post("/classify", json={"text": "wheat"}).json()
         service.server.kill()
         assert service.http.post("/classify", json={"text": "wheat"}).json() == before
-        remembered = service.http.post("/classify", json={"text": "wheat", "remember": True})
-        assert remembered.status_code == 200
+        remembered = service.http.post("/classify", json={"text": "wheat", "remember": True}).raise_for_status()
         assert remembered.json() == before | {"remembered": False}
         batch = {"instances": [{"text": "wheat"}] * 3, "remember": True}
         answers = service.http.post("/classify", json=batch).json()["results"]
@@ -202,8 +191,7 @@ def test_classify_outlives_the_store() -> None:
 
 
 def feedback_of(service: Served, model: str) -> dict[str, int]:
-    counts: dict[str, int] = service.http.get(f"/models/{model}/stats").json()["feedback"]
-    return counts
+    return service.http.get(f"/models/{model}/stats").json()["feedback"]
 
 
 def test_feedback_in_a_batch_in_lines_and_late(service: Served, model: str) -> None:

@@ -50,9 +50,7 @@ def test_a_change_keeps_what_it_does_not_name(service: Served) -> None:
 
 
 @pytest.mark.parametrize("change", [{"boolean": True}, {"leak": False}, {"memory": 100.0}, {"negative": "split"}])
-def test_what_gives_the_state_its_meaning_cannot_change_once_it_has_learned(
-    service: Served, change: dict[str, Any]
-) -> None:
+def test_what_gives_the_state_its_meaning_cannot_change_once_it_has_learned(service, change):
     name = fresh_model(service)
     assert service.http.put(f"/models/{name}", json=change).status_code == 200
     name = fresh_model(service)

@@ -82,14 +82,8 @@ def test_a_bad_line_does_not_stop_the_rest(service: Served, model: str) -> None:
 def test_every_line_stands_alone(service: Served, model: str) -> None:
     path = f"/models/{model}/learn"
     keyed = instance(1) | {"key": "one"}
-    mixed = [
-        keyed,
-        instance(2) | {"wait": "log"},
-        instance(3),
-        keyed,
-        keyed | {"labels": ["another"]},
-        instance(4) | {"source": "there"},
-    ]
+    mixed = [keyed, instance(2) | {"wait": "log"}, instance(3), keyed]
+    mixed += [keyed | {"labels": ["another"]}, instance(4) | {"source": "there"}]
     answered = lines(service.http.post(path, content=ndjson(*mixed), headers=NDJSON))
     assert answered[3] == answered[0]
     assert checked_problem(answered[4], 422, "invalid-field", "key")["line"] == 5

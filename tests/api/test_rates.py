@@ -170,9 +170,7 @@ async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_
         await store.close()
         store = Store(own_server.url, replace(PATIENT, reply_seconds=1.0))
         rates = RateLimiter(store, RateParams(source="10/minute"))
-        with pytest.raises(
-            StoreUnavailable, match="instances of this key cannot be counted against its rate; nothing was appended"
-        ):
+        with pytest.raises(StoreUnavailable, match=r"of this key cannot be counted .*; nothing was appended"):
             await rates.count(rate, "key", "one", 1, learns=True)
         several = [NdjsonLine(number, b'{"source": "%d"}' % number) for number in range(1, 61)]
         began = time.monotonic()

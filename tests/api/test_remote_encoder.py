@@ -130,9 +130,7 @@ WRONG: dict[str, tuple[int, bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_an_endpoint_does_wrong_changes_nothing(
-    service: Served, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_what_an_endpoint_does_wrong_changes_nothing(service, endpoint, monkeypatch, case):
     path = model_of(service, endpoint)
     *wrong, detail = WRONG[case]
     monkeypatch.setattr(endpoint, "wrong", wrong)
@@ -144,9 +142,7 @@ def test_what_an_endpoint_does_wrong_changes_nothing(
     assert service.http.get(path).json()["learned"] == 0
 
 
-def test_a_repeat_with_a_key_may_get_another_vector(
-    service: Served, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeat_with_a_key_may_get_another_vector(service, endpoint, monkeypatch):
     path, body = model_of(service, endpoint), {"text": "red", "labels": ["a"], "key": "k"}
     first = service.http.post(f"{path}/learn", json=body).json()
     monkeypatch.setattr(endpoint, "wrong", (200, changed()))

@@ -23,7 +23,6 @@ from abound.tasks import forever
 from abound_core.errors import Corrupted
 from tests.support.job_worker import until
 from tests.support.served import Served, served
-from tests.support.valkey import Server
 
 SECRET = "bearer-3f9c1a77"
 FEATURE = "diagnosis-5d21"
@@ -122,9 +121,7 @@ def test_learning_that_a_stop_cuts_off_has_an_unknown_outcome(capfd: pytest.Capt
     [(RuntimeError("can't start new thread"), True), (Corrupted("damaged"), False)],
     ids=["ends", "stays"],
 )
-async def test_a_process_ends_if_a_part_of_it_has_crashed(
-    server: Server, monkeypatch: pytest.MonkeyPatch, error: Exception, ends: bool
-) -> None:
+async def test_a_process_ends_if_a_part_of_it_has_crashed(server, monkeypatch, error, ends):
     monkeypatch.setattr(Follower, "_follow", AsyncMock(side_effect=error))
     settings = Settings(redis_url=SecretStr(server.url), host="127.0.0.1", port=0)
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:

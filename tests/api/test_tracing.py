@@ -43,8 +43,7 @@ def finished(requests: int = 1) -> list[ReadableSpan]:
         found = list(EXPORTER.get_finished_spans())
         return found if [one.name for one in found].count("request") >= requests else None
 
-    found: list[ReadableSpan] = until(spans)
-    return found
+    return until(spans)
 
 
 def spans_after(answer: httpx.Response) -> list[ReadableSpan]:
@@ -64,11 +63,8 @@ def test_a_lesson_is_appended_and_applied_within_its_request(traced: Served) -> 
     assert request.parent is not None
     assert request.parent.span_id == int(CALLER, 16)
     assert {one.parent.span_id for one in (append, apply) if one.parent} == {request.context.span_id}
-    assert dict(request.attributes or {}) == {
-        "http.request.method": "POST",
-        "url.path": "/learn",
-        "http.response.status_code": 200,
-    }
+    about = {"http.request.method": "POST", "url.path": "/learn", "http.response.status_code": 200}
+    assert dict(request.attributes or {}) == about
     assert append.end_time <= apply.start_time <= apply.end_time <= request.end_time  # type: ignore[operator]
 
 

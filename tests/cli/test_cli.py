@@ -80,6 +80,10 @@ def test_help_is_there_at_once() -> None:
         ["models", "delete", "m"],
         ["models", "create", "bad/name"],
         ["demo", "--instances", "0"],
+        ["keys", "create", "-s", "root"],
+        ["keys", "create", "-s", "learn", "--expires", "soon"],
+        ["keys", "create", "-s", "learn", "--rate", "many"],
+        ["keys", "create", "-s", "learn", "--description", "two\nlines"],
     ],
 )
 def test_wrong_use_is_exit_code_2(arguments: list[str], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,15 +91,6 @@ def test_wrong_use_is_exit_code_2(arguments: list[str], run: Run, monkeypatch: p
     ran = run(*arguments)
     assert ran.code == 2
     assert ran.err
-
-
-@pytest.mark.parametrize(
-    "arguments", [["learn"], ["classify"], ["evaluate", "--train", "a.csv", "--test"], ["datasets", "put"]]
-)
-def test_a_missing_file_is_named(arguments: list[str], run: Run, url: str) -> None:
-    ran = run(*arguments, "a.csv", *([] if arguments[0] == "evaluate" else ["--url", url]))
-    assert ran.code == 1
-    assert "a.csv: no such file" in ran.err
 
 
 def test_config_tells_where_each_setting_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,9 +273,7 @@ def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp
         (None, "nothing was learned: no instance to learn in some.jsonl"),
     ],
 )
-def test_a_file_of_which_nothing_is_learned(
-    line: dict[str, Any] | None, said: str, run: Run, url: str, tmp_path: Path
-) -> None:
+def test_a_file_of_which_nothing_is_learned(line, said, run, url, tmp_path):
     ran = run("learn", write(tmp_path / "some.jsonl", [] if line is None else [line]), "--url", url)
     assert ran.code == 1
     assert said in ran.err.replace(f"{tmp_path}/", "")
@@ -303,14 +296,6 @@ def test_files_are_shown_before_they_are_learned(run: Run, url: str, tmp_path: P
     refused = run("learn", file, *at)
     assert (refused.code, "to go on all the same, use --yes" in refused.err) == (1, True)
     assert run("learn", file, *at, "--yes").json["bad"] == 30
-
-
-def test_an_unknown_model(run: Run, url: str, train: Path) -> None:
-    ran = run("learn", train, "--url", url, "-m", "missing")
-    assert ran.code == 1
-    assert "there is no model 'missing'" in ran.err
-    assert "`abound models create NAME` creates one" in ran.err
-    assert "there is no model 'defaults'; did you mean default?" in run("labels", "--url", url, "-m", "defaults").err
 
 
 def test_the_version(run: Run) -> None:
@@ -352,7 +337,12 @@ def test_the_demo_leaves_other_models_alone(run: Run, url: str) -> None:
     [
         ("evaluate --train {bad} --test {test}", "bad.jsonl: line 2: not an instance"),
         ("worker", "ABOUND_REDIS_URL"),
+        *((f"{one} a.csv --url {{url}}", "a.csv: no such file") for one in ("learn", "classify", "datasets put")),
+        ("evaluate --train a.csv --test a.csv", "a.csv: no such file"),
         ("learn {test} --url http://127.0.0.1:9", "no service answers at http://127.0.0.1:9"),
+        ("learn {test} --url {url} -m missing", "there is no model 'missing'"),
+        ("learn {test} --url {url} -m missing", "`abound models create NAME` creates one"),
+        ("labels --url {url} -m defaults", "there is no model 'defaults'; did you mean default?"),
         ("verify -m missing --data-dir {data_dir}", "there is no model 'missing'"),
         ("history show -m missing --data-dir {data_dir}", "missing"),
         ("snapshots list missing --url {url}", "missing"),
@@ -363,9 +353,7 @@ def test_the_demo_leaves_other_models_alone(run: Run, url: str) -> None:
         ("classify {test} --url {url} -o {bad}/answers.jsonl", "cannot write"),
     ],
 )
-def test_a_failure_is_a_sentence_and_exit_code_1(
-    command: str, said: str, run: Run, url: str, data_dir: Path, tmp_path: Path, test: Path
-) -> None:
+def test_a_failure_is_a_sentence_and_exit_code_1(command, said, run, url, data_dir, tmp_path, test):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "a", "labels": ["x"]}\n{"text": 3}\n')
     ran = run(*command.format(bad=bad, test=test, url=url, data_dir=data_dir).split())

@@ -49,9 +49,7 @@ def test_evaluate_shows_what_a_model_would_decide(run: Run, train: Path, test: P
         (["--method", "frequency", "--set", "params=auto"], "no parameters that can be searched"),
     ],
 )
-def test_evaluate_refuses_what_it_does_not_know(
-    options: list[str], message: str, run: Run, train: Path, test: Path
-) -> None:
+def test_evaluate_refuses_what_it_does_not_know(options, message, run, train, test):
     ran = run("evaluate", "--train", train, "--test", test, *options)
     assert ran.code == 2
     assert message in ran.err

@@ -17,8 +17,7 @@ from tests.support.served import Served, make_key, served
 def listed(run: Run, *where: object) -> list[dict[str, Any]]:
     code, out, _ = run("keys", "list", "--json", *where)
     assert code == 0
-    found: list[dict[str, Any]] = json.loads(out)["keys"]
-    return found
+    return json.loads(out)["keys"]
 
 
 def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> None:
@@ -46,9 +45,7 @@ def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("named", ["nothing", "option", "environment"])
-def test_the_first_key_makes_a_store_only_when_it_is_told_to(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
+def test_the_first_key_makes_a_store_only_when_it_is_told_to(run, tmp_path, monkeypatch, named):
     monkeypatch.chdir(tmp_path)
     if named == "environment":
         monkeypatch.setenv("ABOUND_DATA_DIR", "data")
@@ -104,9 +101,7 @@ def test_no_command_makes_a_store_where_there_is_none(run: Run, tmp_path: Path, 
 @pytest.mark.parametrize(
     "command", [*(name for name, words in OFFLINE.items() if words == ("--yes",)), "models delete mine"]
 )
-def test_a_question_goes_to_standard_error_and_needs_a_terminal(
-    run: Run, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_question_goes_to_standard_error_and_needs_a_terminal(run, monkeypatch, command):
     code, out, err = run(*command.split(), "--json")
     assert (code, out, "confirm with --yes" in err) == (2, "", True)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
@@ -149,23 +144,7 @@ def test_the_life_of_a_key(run: Run, service: Served) -> None:
     assert made["key"][-43:] not in out
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("-s", "root"),
-        ("-s", "learn", "--expires", "soon"),
-        ("-s", "learn", "--rate", "many"),
-        ("-s", "learn", "--description", "two\nlines"),
-    ],
-)
-def test_wrong_use(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    assert run("keys", "create", *arguments, "--data-dir", tmp_path / "data")[0] == 2
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_missing_and_a_wrong_key_are_answered_with_the_options_that_set_one(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_and_a_wrong_key_are_answered_with_the_options_that_set_one(run, tmp_path, monkeypatch):
     with served() as locked:
         made, where = make_key(locked, "classify"), ("--url", locked.url)
         missing, wrong = run("models", "list", *where), run("models", "list", "--key", "abk_x", *where)

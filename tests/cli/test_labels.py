@@ -51,7 +51,7 @@ def test_lists_are_searched_and_sorted_and_answers_stay_below_a_label(run: Run, 
     labels, texts = tmp_path / "labels.csv", tmp_path / "texts.jsonl"
     labels.write_text("label,name,parent\nc1,Café,c0\nc2,Tea,c0\nc3,Mugs,\n")
     texts.write_text("".join(json.dumps({"text": "red", "labels": [one]}) + "\n" for one in ("c1", "c2", "c3", "c3")))
-    run("models", "create", "tree", "--url", url)
+    run("models", "create", "tree", "--url", url, "--set", "update=sls")
     assert "3 labels registered: 3 names, 0 descriptions, 2 parents" in run("register", labels, *at, "--no-learn").out
     run("learn", texts, *at)
     assert run("labels", *at, "--contains", "CAFE", "--json").json["labels"] == ["c1"]
@@ -65,20 +65,10 @@ def test_lists_are_searched_and_sorted_and_answers_stay_below_a_label(run: Run, 
     assert answered("--include", "c0") == {"c1", "c2"}
     assert answered("--include", "c1", "--include", "c3", "--exclude", "c1") == {"c3"}
     assert answered("--exclude", "c0", "--exclude", "c3") == set()
+    assert answered("--known", "c1", "--known", "c3") == {"c2"}
     [levels] = run("classify", texts, *at, "--limit", "1", "--levels", "--include", "c1").out.splitlines()
     assert json.loads(levels)["labels"][0]["path"] == ["c0", "c1"]
     assert "did you mean 'c1'" in run("classify", texts, *at, "--include", "cafes").err
-
-
-def test_labels_that_are_chosen_already_are_evidence(run: Run, url: str, tmp_path: Path) -> None:
-    at, texts = ("--url", url, "-m", "wardrobe"), tmp_path / "texts.jsonl"
-    sets = (["shirt", "silk"], ["hat", "felt"]) * 20
-    texts.write_text("".join(json.dumps({"text": "red", "labels": labels}) + "\n" for labels in sets))
-    run("models", "create", "wardrobe", "--url", url, "--set", "update=sls")
-    run("learn", texts, *at)
-    for known, other in (("shirt", "silk"), ("felt", "hat")):
-        [line] = run("classify", texts, *at, "--limit", "1", "-k", "1", "--known", known).out.splitlines()
-        assert [one["label"] for one in json.loads(line)["labels"]] == [other]
 
 
 def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path: Path) -> None:
@@ -173,9 +163,7 @@ def test_labels_are_changed_one_by_one_and_by_a_file(run: Run, url: str, tmp_pat
     assert "no column from" in run("labels", "apply", changes, *at).err
 
 
-def test_a_tree_is_reorganised_in_several_requests(
-    run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_is_reorganised_in_several_requests(run, url, tmp_path, monkeypatch):
     monkeypatch.setattr("abound.cli.labels.BATCH", 2)
     at = ("--url", url, "-m", "reorganised")
     run("models", "create", "reorganised", "--url", url)

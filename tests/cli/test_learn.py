@@ -26,9 +26,7 @@ from tests.support import interrupts, stand_in
 
 
 @pytest.mark.parametrize("last", [httpx.ConnectError("away"), 401])
-def test_a_request_that_was_learned_in_part(
-    last: httpx.ConnectError | int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_was_learned_in_part(last, tmp_path, monkeypatch):
     busy = '{"title": "X", "status": 429, "retry_after": 0}'
     answers = [httpx.Response(200, content=f'{{"applied": true}}\n{busy}\n{{"applied": true}}\n{busy}\n')]
     assert learning(answers, last, tmp_path, monkeypatch).endswith(
@@ -37,9 +35,7 @@ def test_a_request_that_was_learned_in_part(
 
 
 @pytest.mark.parametrize(("status", "taken"), [(401, False), (404, False), (500, True), (502, True), (504, True)])
-def test_a_request_that_was_refused_as_a_whole(
-    status: int, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_was_refused_as_a_whole(status, taken, tmp_path, monkeypatch):
     unknown = "0 instances done, 0 refused; 4 more may or may not have been processed, from f.jsonl: line 1 on"
     expected = unknown if taken else "nothing was processed"
     assert learning([], status, tmp_path, monkeypatch).endswith(expected)
@@ -141,9 +137,7 @@ def test_what_a_pipe_gave_is_sent_while_it_stays_silent(taking: Service, piped: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stream_that_is_stopped_names_what_it_has_read(
-    taking: Service, piped: subprocess.Popen[str], number: signal.Signals
-) -> None:
+def test_a_stream_that_is_stopped_names_what_it_has_read(taking, piped, number):
     give(piped, "a")
     taking.requests.get(timeout=30)
     taking.answering.clear()

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from abound.api import classify
 from abound.processes.lifetime import dies_with_parent
+from tests.support.job_worker import until_worker
 from tests.support.served import Served, served
 
 
@@ -30,11 +30,7 @@ def working(service: Served, place: Path) -> Iterator[None]:
     words = [sys.executable, "-m", "abound.worker"]
     with subprocess.Popen(words, env=environment, preexec_fn=dies_with_parent()) as process:
         try:
-            deadline = time.monotonic() + 240
-            while service.http.post("/models/default/snapshots", timeout=300).status_code == 503:
-                assert time.monotonic() < deadline
-                assert process.poll() is None
-                time.sleep(0.1)
+            until_worker(service.url)
             yield
         finally:
             process.terminate()

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 
 from benchmarks import composed
 from benchmarks.serving import free_port
+from tests.support import stand_in
 from tests.support.job_worker import until
 
 ROOT = Path(__file__).parents[2]
@@ -50,16 +51,14 @@ class Replica(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None: ...
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(stand_in.JsonHandler):
     protocol_version = "HTTP/1.1"
     server: Replica
-
-    def log_message(self, *arguments: Any) -> None: ...
 
     def do_GET(self) -> None:
         if self.path != "/readyz" or self.server.hung.is_set():
             self._take_time()
-        self._answer(200 if self.server.ready else 503)
+        self.answer(b"", 200 if self.server.ready else 503)
 
     def do_POST(self) -> None:
         if "content-length" in self.headers:
@@ -73,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
         else:
-            self._answer(503 if self.server.how == "is full" else 200)
+            self.answer(b"", 503 if self.server.how == "is full" else 200)
 
     do_PUT = do_POST
 
@@ -85,25 +84,16 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.how in ("hangs", "holds"):
             self.server.resumed.wait()
 
-    def _answer(self, status: int) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
 
 @contextlib.contextmanager
 def running() -> Iterator[tuple[Replica, Replica]]:
-    with Replica() as good, Replica() as bad:
-        threads = [threading.Thread(target=one.serve_forever) for one in (good, bad)]
-        for thread in threads:
-            thread.start()
+    good, bad = Replica(), Replica()
+    with stand_in.running(good), stand_in.running(bad):
         try:
             yield good, bad
         finally:
-            for one, thread in zip((good, bad), threads, strict=True):
-                one.resumed.set()
-                one.shutdown()
-                thread.join()
+            good.resumed.set()
+            bad.resumed.set()
 
 
 @pytest.fixture(scope="module")

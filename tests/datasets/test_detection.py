@@ -187,9 +187,7 @@ def test_roles_of_an_event(tmp_path: Path) -> None:
     ],
     ids=["quotes", "to the end", "over lines", "cells"],
 )
-def test_reading_goes_on_at_the_line_after_a_bad_one(
-    tmp_path: Path, content: str, lines: list[int], texts: list[str]
-) -> None:
+def test_reading_goes_on_at_the_line_after_a_bad_one(tmp_path, content, lines, texts):
     bad: list[Malformed] = []
     found = list(read_file(written(tmp_path, "a.csv", content), on_bad=bad.append))
     assert [one.text for one in found] == texts
@@ -230,9 +228,7 @@ def test_one_bad_byte_does_not_make_another_encoding() -> None:
         ("a.json", "[{", {}, "not an array in JSON"),
     ],
 )
-def test_what_cannot_be_read_is_said(
-    tmp_path: Path, name: str, content: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_read_is_said(tmp_path, name, content, options, message):
     with pytest.raises(Malformed) as caught:
         list(read_file(written(tmp_path, name, content), options=ReadOptions(**options)))
     assert message in str(caught.value)

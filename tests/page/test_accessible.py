@@ -181,10 +181,3 @@ def test_all_by_keyboard(open_page: Open) -> None:
     page.keyboard.press("Enter")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_text("Learned “grain”.")).to_be_visible()
-
-
-def test_all_comes_from_the_service(open_page: Open) -> None:
-    page = open_page("datasets")
-    settled(page, "datasets")
-    names = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
-    assert all(name.startswith(page.evaluate("location.origin")) for name in names)

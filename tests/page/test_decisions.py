@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, Open, http, learn, painted
+from tests.page.conftest import NARROW, Open, as_percent, http, learn, painted
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers, fits
 
@@ -31,12 +31,7 @@ def decider(serving: Serving) -> Iterator[str]:
 
 
 def decisions(address: str) -> dict[str, Any]:
-    found: dict[str, Any] = http.get(f"{address}/stats").json()["decisions"]
-    return found
-
-
-def as_percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return http.get(f"{address}/stats").json()["decisions"]
 
 
 def test_what_another_target_costs_is_read_from_the_curve_and_set(open_page: Open, decider: str) -> None:

@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, Open, painted, stats
+from tests.page.conftest import NARROW, Open, as_percent, painted, stats
 from tests.page.newsroom import SUBJECTS
 
 
@@ -18,7 +18,7 @@ def test_overview(open_page: Open, serving: Serving) -> None:
     assert said["classes"] >= len(SUBJECTS)
     expect(tile.filter(has_text="Classes").locator(".figure")).to_have_text(str(said["classes"]))
     expect(tile.filter(has=page.get_by_role("button", name="R@1")).locator(".figure")).to_have_text(
-        f"{100 * said['window']['R@1']:.1f} %"
+        as_percent(said["window"]["R@1"])
     )
     expect(tile.filter(has=page.get_by_role("button", name="R@1")).locator(".beside")).to_have_text(
         f"of the newest {said['window']['n']:,} events; {100 * said['recent']['R@1']:.1f} % of the newest 500, "

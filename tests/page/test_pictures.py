@@ -61,9 +61,7 @@ def traffic(url: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("window", [WIDE, NARROW], ids=["light", "dark"])
-def test_pictures_of_each_view(
-    contest: None, serving: Serving, open_page: Open, tmp_path: Path, window: dict[str, Any]
-) -> None:
+def test_pictures_of_each_view(contest, serving, open_page, tmp_path, window):
     from PIL import Image
 
     page = open_page(**window)

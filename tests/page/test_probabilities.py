@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NARROW, Open, http, learn, painted, until_drawn_again
+from tests.page.conftest import NARROW, Open, as_percent, http, learn, painted, until_drawn_again
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers, fits
 
@@ -30,12 +30,7 @@ def sure(serving: Serving) -> Iterator[str]:
 
 
 def ranked(address: str, **asked: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = http.post(f"{address}/classify", json={"text": TEXT, **asked}).json()["labels"]
-    return found
-
-
-def as_percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return http.post(f"{address}/classify", json={"text": TEXT, **asked}).json()["labels"]
 
 
 def chance(p: float) -> str:

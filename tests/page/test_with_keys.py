@@ -36,9 +36,7 @@ def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Se
     expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
 
 
-def test_no_form_is_shown_for_what_a_scope_does_not_allow(
-    open_page: Open, locked: tuple[Served, dict[str, str]]
-) -> None:
+def test_no_form_is_shown_for_what_a_scope_does_not_allow(open_page, locked):
     service, secrets = locked
     page = open_page("try", url=service.url)
     asked = []
@@ -93,9 +91,7 @@ def test_a_labeller_reviews_texts_and_sees_all_events(open_page: Open, locked: t
     service.http.delete("/models/zoo").raise_for_status()
 
 
-def test_a_labeller_tries_corrects_and_undoes_without_a_dead_end(
-    open_page: Open, locked: tuple[Served, dict[str, str]]
-) -> None:
+def test_a_labeller_tries_corrects_and_undoes_without_a_dead_end(open_page, locked):
     """A key with the scopes classify and learn."""
     service, secrets = locked
     page = open_page("try", url=service.url)

@@ -66,8 +66,7 @@ class Served:
         """What a request gives that succeeds."""
         answer = self.http.post(path, json=body)
         assert answer.is_success, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        return answer.json()
 
     def live(self, model: str = "default") -> Any:
         """The live model; only to be read, while nothing is learned."""

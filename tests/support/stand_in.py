@@ -33,6 +33,8 @@ def running(server: type[BaseHTTPRequestHandler] | ThreadingHTTPServer) -> Itera
     with server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
