@@ -42,11 +42,14 @@ def fill(service: Served, model: str, bound: str = "max_memory", n: int = 100) -
 
 def test_a_model_stops_learning_before_it_passes_its_memory(service: Served) -> None:
     model = fresh_model(service, max_memory=4 * MIB)
+    keyed = {"features": {"f": 1}, "labels": ["x"], "key": "k"}
+    first = service.post(f"/models/{model}/learn", **keyed)
     assert fill(service, model) > 3
+    assert service.post(f"/models/{model}/learn", **keyed) == first
     described = service.http.get(f"/models/{model}").json()
     assert 2 * MIB < described["memory"] <= 4 * MIB
     learned = described["learned"]
-    body = ndjson({"features": {"f": 1}, "labels": ["x"]})
+    body = ndjson(keyed | {"key": "new"})
     [line] = lines(service.http.post(f"/models/{model}/learn", content=body, headers=NDJSON))
     assert line["status"] == 507
     assert service.http.post(f"/models/{model}/classify", json={"features": {"f": 1}}).status_code == 200
@@ -54,16 +57,6 @@ def test_a_model_stops_learning_before_it_passes_its_memory(service: Served) -> 
     assert service.learned(model) == learned
     assert service.http.put(f"/models/{model}", json={"max_memory": 64 * MIB}).status_code == 200
     assert service.http.post(f"/models/{model}/learn", json=batch(1000)).status_code == 200
-
-
-def test_a_request_that_was_learned_is_answered_again_when_the_model_is_full(service: Served) -> None:
-    model = fresh_model(service, max_memory=4 * MIB)
-    keyed = {"features": {"f": 1}, "labels": ["x"]}
-    first = service.http.post(f"/models/{model}/learn", json=keyed, headers={"idempotency-key": "k"})
-    fill(service, model)
-    again = service.http.post(f"/models/{model}/learn", json=keyed, headers={"idempotency-key": "k"})
-    assert (again.status_code, again.json()) == (200, first.json())
-    problem(service.http.post(f"/models/{model}/learn", json=keyed, headers={"idempotency-key": "new"}), 507)
 
 
 def test_all_models_together_have_the_memory_of_the_process() -> None:

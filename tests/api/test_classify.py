@@ -135,16 +135,6 @@ def test_an_answer_that_would_be_too_large_is_refused(service: Served) -> None:
     problem(service.http.post(f"/models/{name}/classify", json=batch), 413, "too-large")
 
 
-def test_read_your_writes(service: Served, model: str) -> None:
-    path = f"/models/{model}/classify"
-    offset = service.http.post(f"/models/{model}/learn", json={"text": "tin", "labels": ["metal"]}).json()["offset"]
-    assert service.http.post(path, json={"text": "tin", "min_offset": offset}).json()["offset"] == offset
-    assert service.http.post(path, json={"text": "tin", "min_offset": "0-0.0"}).json()["offset"] == offset
-    milliseconds, rest = offset.split("-")
-    padded = f"0{milliseconds}-{rest}"
-    assert service.http.post(path, json={"text": "tin", "min_offset": padded}).status_code == 200
-
-
 def test_an_offset_beyond_the_end_of_the_log_is_refused_at_once(service: Served, model: str) -> None:
     offset = service.http.post(f"/models/{model}/learn", json={"text": "tin", "labels": ["metal"]}).json()["offset"]
     milliseconds, sequence, position = (int(part) for part in offset.replace(".", "-").split("-"))
@@ -164,8 +154,7 @@ def test_remembered_instances_can_be_labelled_later(service: Served) -> None:
     instance = {"features": {"steel": 3, "country": "FI"}, "text": "rolled plates"}
     answer = service.http.post(f"/models/{name}/classify", json={**instance, "remember": True}).json()
     assert set(answer) == {"labels", "offset", "version", "id"}
-    body = {"prediction": answer["id"], "labels": ["metal"]}
-    service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
+    service.post(f"/models/{name}/learn", prediction=answer["id"], labels=["metal"])
     other = fresh_model(service)
     service.http.post(f"/models/{other}/learn", json={**instance, "labels": ["metal"]}).raise_for_status()
     for asked in ({"text": "rolled"}, {"features": {"steel": 1}}):
@@ -182,8 +171,7 @@ def test_the_least_certain_of_the_remembered_instances_come_first(service: Serve
     service.http.post(f"{address}/learn", json={"instances": learned}).raise_for_status()
     lines = [{"text": "Wheat, wheat & oil"}, {"text": {"body": "Oil, WHEAT"}}, {"features": {"nothing": 1, "known": 1}}]
     service.http.post(f"{address}/classify", json={"text": "Wheat!", "remember": True}).raise_for_status()
-    batch = {"instances": lines[:1], "remember": True}
-    service.http.post(f"{address}/classify", json=batch).raise_for_status()
+    service.post(f"{address}/classify", instances=lines[:1], remember=True)
     stream = ndjson(*[one | {"remember": True} for one in lines[1:]], {"text": "not remembered"})
     service.http.post(f"{address}/classify", content=stream, headers=NDJSON).raise_for_status()
     answer = service.http.get(f"{address}/uncertain").json()
@@ -210,8 +198,7 @@ def test_the_first_instances_to_ask_about_differ(service: Served) -> None:
     service.http.post(f"{address}/learn", json={"instances": learned}).raise_for_status()
     alike = [f"nobody knows what these strange terms mean {at}" for at in range(10)]
     others = [f"word{at}" for at in range(12)]
-    body = {"instances": [{"text": text} for text in alike + others], "remember": True}
-    service.http.post(f"{address}/classify", json=body).raise_for_status()
+    service.post(f"{address}/classify", instances=[{"text": text} for text in alike + others], remember=True)
     listed = [one["text"] for one in service.http.get(f"{address}/uncertain?limit=22").json()["instances"]]
     assert sorted(listed) == sorted(alike + others)
     assert listed[0] in alike
@@ -250,12 +237,3 @@ async def test_remembered_instances_are_listed_within_bounds(store: Store) -> No
     assert few == found[: len(few)]
     assert len(few) < 60
     assert await newest_predictions(store, ModelKeys("n", "1"), params, b"ours", 7, 10**6) == []
-
-
-def test_predictions_that_are_not_remembered_are_not_found(service: Served, model: str) -> None:
-    real = service.http.post(f"/models/{model}/classify", json={"text": "wheat", "remember": True}).json()["id"]
-    other, before = fresh_model(service), service.learned(model)
-    for name, guess in ((model, ""), (model, real + "A"), (other, real)):
-        body = {"prediction": guess, "labels": ["x"]}
-        problem(service.http.post(f"/models/{name}/learn", json=body), 404, "unknown-prediction")
-    assert (service.learned(model), service.learned(other)) == (before, 0)

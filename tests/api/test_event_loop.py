@@ -1,14 +1,12 @@
 """Other clients are answered while the largest requests of each route are handled: none holds the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
 import time
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -39,7 +37,7 @@ class LoopWatch:
             self.longest = max(self.longest, min(now - wall, used_now - used) - 0.001)
             wall, used = now, used_now
 
-    def __enter__(self) -> LoopWatch:
+    def __enter__(self) -> Self:
         self._watching = asyncio.run_coroutine_threadsafe(self._watch(), self._service.loop)
         return self
 

@@ -91,8 +91,7 @@ def test_stats(service: Served) -> None:
     empty = service.http.get(f"/models/{name}/stats").json()
     assert (empty["learned"], empty["all"]["n"], empty["all"]["MRR"]) == (0, 0, None)
     for i in range(30):
-        body = {"features": {f"f{i % 4}": 1}, "labels": ["often"] if i % 3 else [f"seldom {i}"]}
-        service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
+        service.post(f"/models/{name}/learn", features={f"f{i % 4}": 1}, labels=["often"] if i % 3 else [f"seldom {i}"])
     stats = service.http.get(f"/models/{name}/stats").json()
     assert stats["learned"] == 30
     assert 0 < stats["updated"] <= 30

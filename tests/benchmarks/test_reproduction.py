@@ -15,6 +15,10 @@ from benchmarks.reproduction import __main__ as program
 from benchmarks.reproduction.comparisons import PLOTS, TABLES, select_experiments
 from benchmarks.reproduction.data_sets import SETS
 from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, Row
+from benchmarks.reproduction.proportions import (
+    deviation,
+    distances,
+)
 from benchmarks.reproduction.report import command, page
 from benchmarks.reproduction.results import ResultsFile
 
@@ -143,3 +147,11 @@ def test_an_experiment_can_be_run(one):
         ModelConfig.from_dict(changes)
     else:
         BatchEvaluation.from_fields(one.method, changes)
+
+
+def test_a_tenth_as_least_weight_is_worse_than_a_hundredth():
+    """Figures 21 and 22."""
+    means = [np.mean([deviation(0.1, 100, w, np.random.default_rng(seed)) for seed in range(20)]) for w in (0.01, 0.1)]
+    assert means[0] < means[1]
+    l1 = [np.mean([distances(w, np.random.default_rng(seed))[0] for seed in range(20)]) for w in (0.01, 0.1)]
+    assert l1[0] < l1[1]

@@ -85,7 +85,9 @@ async def test_a_bad_row_is_refused_at_its_place_and_the_others_are_sent() -> No
         assert [isinstance(one, Refused) for one in answers] == [False, True, False, True]
         assert [str(answers[at]).partition(": ")[0] for at in (1, 3)] == ["instance 2", "instance 4"]
     frame = pandas.DataFrame({"text": ["a", "b", "c"], "label": ["x", "y", "x"], "price": [1.0, float("inf"), 2.0]})
-    assert [isinstance(one, Refused) for one in model.learn_many(frame)] == [False, True, False]
+    answers = list(model.learn_many(frame))
+    assert [isinstance(one, Refused) for one in answers] == [False, True, False]
+    assert answers[1].problem["field"] == "features.price"
 
 
 def test_many_instances_are_texts_structs_or_dicts() -> None:

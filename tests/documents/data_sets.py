@@ -1,7 +1,5 @@
 """Small data sets under the names of the real ones and in their formats, for programs that measure on these."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """A service and a shell for the commands of the documents."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -21,16 +19,7 @@ PATIENCE = 300
 
 
 class Shell:
-    """Runs the commands of a block in one shell, in a directory of its own.
-
-    Parameters
-    ----------
-    directory : Path
-    url : str
-        Of the service, in the place of port 8000.
-    data_dir : Path
-        Of the service.
-    """
+    """Runs the commands of a block in one shell, with the URL of a service in the place of port 8000."""
 
     def __init__(self, directory: Path, url: str, data_dir: Path) -> None:
         self._directory, self.url = directory, url

@@ -1,7 +1,5 @@
 """Every command of the documents runs, and prints what the document says."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

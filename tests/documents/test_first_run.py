@@ -1,7 +1,5 @@
 """``make run`` of the first page: it serves, what it says to try works, and Ctrl-C ends it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Chromium, driven by playwright, and a service of two processes with data learned."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Anyone can use it: by keyboard, in the dark, on a phone, by ear."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files are taught, classified and kept as data sets on the page."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

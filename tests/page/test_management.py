@@ -1,7 +1,5 @@
 """Models, snapshots, keys, the sample and questions: what is managed on the page."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

@@ -1,7 +1,5 @@
 """Views and models by address, and what the page says while nobody answers."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
 from abound.processes.startup_page import StartupStatus, response_to

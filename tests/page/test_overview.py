@@ -1,7 +1,5 @@
 """The overview: what it draws and what it leaves out, and the words that it explains."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

@@ -1,7 +1,5 @@
 """Try it: ranked as it is typed, explained, and taught."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

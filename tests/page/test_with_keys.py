@@ -1,7 +1,5 @@
 """The page of a service that asks for keys."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
