@@ -88,7 +88,7 @@ TXT = b"3 10 4\n0,2 1:0.5 3:1\n 4:1\n3 9:2\n"
         (
             "a.jsonl",
             b'{"vector": [1, 2], "labels": ["a"]}\n{"vector": [1], "labels": ["a"]}\n',
-            "line 2: vector: 1 numbers; the first vector of the file has 2",
+            "line 2: vector: 1 ",
         ),
         ("a.txt", b"3 10 4\n0 1:1\n0 11:1\n1 2:2\n", "line 3: "),
         ("a.svm", b"1 1:0.5\n2 x\n", "line 2: "),

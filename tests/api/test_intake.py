@@ -25,11 +25,6 @@ def remembered(service: Served, model: str, n: int = 1, text: str = "tin") -> li
     return [one["id"] for one in answer.json()["results"]]
 
 
-def forget(service: Served) -> None:
-    with service.server.client() as client:
-        assert client.delete(*client.keys("*:remembered"))
-
-
 @pytest.mark.parametrize("what", ["learn", "classify"])
 def test_a_batch_whose_vectors_are_too_large_is_refused(service: Served, model: str, what: str) -> None:
     instance = WIDE if what == "learn" else {"features": WIDE["features"]}
@@ -69,7 +64,8 @@ def test_a_forgotten_prediction_under_a_key_answers_as_the_first_time(service: S
         return list(answer.get("results", [answer]))
 
     first = sent(*keyed)
-    forget(service)
+    with service.server.client() as client:
+        assert client.delete(*client.keys("*:remembered"))
     assert sent(*keyed) == first
     field = {"batch": "instances[2].key"}.get(form, "key")
     checked_problem(sent(*keyed[:-1], changed)[-1], 422, "invalid-field", field)

@@ -190,10 +190,6 @@ def test_classify_outlives_the_store() -> None:
         assert service.learned() == 2
 
 
-def feedback_of(service: Served, model: str) -> dict[str, int]:
-    return service.http.get(f"/models/{model}/stats").json()["feedback"]
-
-
 def test_feedback_in_a_batch_in_lines_and_late(service: Served, model: str) -> None:
     path = f"/models/{model}/learn"
     one = {"text": "tin", "labels": ["metal"], "rejected": ["food"], "ignored": ["toy", "tool"], "weight": 2.5}
@@ -204,5 +200,6 @@ def test_feedback_in_a_batch_in_lines_and_late(service: Served, model: str) -> N
     answers = lines(service.http.post(path, content=body, headers=NDJSON))
     assert [answer.get("field") for answer in answers] == [None, "weight", None]
     assert service.http.post(path, json=by_prediction).status_code == 200
-    assert feedback_of(service, model) == {"unlabelled": 0, "rejected": 5, "ignored": 10, "weighted": 5}
+    counts = service.http.get(f"/models/{model}/stats").json()["feedback"]
+    assert counts == {"unlabelled": 0, "rejected": 5, "ignored": 10, "weighted": 5}
     assert service.http.get(f"/models/{model}/labels").json()["labels"] == ["metal", "grain"]

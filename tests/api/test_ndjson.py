@@ -157,15 +157,9 @@ def opened(service: Served, path: str, first: bytes = b"", buffer: int | None = 
     connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
     if buffer is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    connection.sendall(_head(service, path) + (_chunk(first) if first else b""))
+    head = f"POST {path} HTTP/1.1\r\nHost: {service.url[7:]}\r\nContent-Type: application/x-ndjson\r\n"
+    connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + (_chunk(first) if first else b""))
     return connection
-
-
-def _head(service: Served, path: str) -> bytes:
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: {service.url[7:]}\r\nContent-Type: application/x-ndjson\r\n"
-        "Transfer-Encoding: chunked\r\n\r\n"
-    ).encode()
 
 
 def _chunk(piece: bytes) -> bytes:

@@ -37,18 +37,14 @@ def best(answer: dict[str, Any]) -> str:
     return str(answer["labels"][0]["label"])
 
 
-def encoded(kind: int, seed: int) -> dict[str, str]:
-    data = np.array(numbers(kind, seed), "<f4").tobytes()
-    return {"base64": base64.b64encode(data).decode(), "dtype": "float32"}
-
-
 def test_every_way_to_ask_gives_the_same_answer(service: Served, model: str) -> None:
     path = f"/models/{model}/classify"
     for kind in range(3):
         asked = {"vector": numbers(kind, 100 + kind)}
         answer = service.http.post(path, json=asked).json()
         assert best(answer) == f"kind {kind}"
-        assert service.http.post(path, json={"vector": encoded(kind, 100 + kind)}).json() == answer
+        data = base64.b64encode(np.array(asked["vector"], "<f4")).decode()
+        assert service.post(path, vector={"base64": data, "dtype": "float32"}) == answer
         assert service.http.post(path, json={"instances": [asked]}).json()["results"][0]["labels"] == answer["labels"]
         [line] = lines(service.http.post(path, content=ndjson(asked), headers=NDJSON))
         assert line == answer

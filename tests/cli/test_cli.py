@@ -9,9 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-import click
 import httpx
 import pytest
 import typer.main
@@ -23,6 +21,7 @@ from abound.evaluation.live import evaluate
 from abound_core.config import ModelConfig
 from abound_core.types import Offset
 from tests.cli.conftest import rows, write
+from tests.contracts.test_cli_page import commands
 from tests.support.command_line import Run
 from tests.support.job_worker import until
 
@@ -38,27 +37,13 @@ def url(data_dir: Path) -> Iterator[str]:
         yield url
 
 
-def commands() -> Iterator[tuple[list[str], click.Command]]:
-    pending: list[tuple[list[str], Any]] = [([], typer.main.get_command(cli.app))]
-    while pending:
-        path, command = pending.pop()
-        inner = getattr(command, "commands", None)
-        if inner is None:
-            yield path, command
-        else:
-            pending += [([*path, name], sub) for name, sub in inner.items()]
+COMMANDS = dict(commands(typer.main.get_command(cli.app)))
 
 
-PROTOCOLS = [["mcp"]]
-"""Commands whose output is a protocol in any case."""
-
-
-@pytest.mark.parametrize(
-    ("path", "command"), [pytest.param(*pair, id=" ".join(pair[0])) for pair in commands() if pair[0] not in PROTOCOLS]
-)
-def test_every_command_has_json_and_help(path: list[str], command: click.Command, run: Run) -> None:
-    assert any("--json" in parameter.opts for parameter in command.params)
-    shown = run(*path, "--help")
+@pytest.mark.parametrize("path", [one for one in COMMANDS if one != "mcp"])
+def test_every_command_has_json_and_help(path: str, run: Run) -> None:
+    assert any("--json" in parameter.opts for parameter in COMMANDS[path].params)
+    shown = run(*path.split(), "--help")
     assert shown.code == 0
     assert "--json" in shown.out
 

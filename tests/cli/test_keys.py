@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from abound.processes.embedded_store import EmbeddedStore
-from tests.cli.test_cli import commands
+from tests.cli.test_cli import COMMANDS
 from tests.support.command_line import Run
 from tests.support.served import Served, make_key, served
 
@@ -112,7 +112,7 @@ def test_a_question_goes_to_standard_error_and_needs_a_terminal(run, monkeypatch
 
 def test_every_command_that_asks_the_store_itself_is_tried() -> None:
     offline = {command for command in OFFLINE if " -" not in command}
-    asking = {" ".join(path) for path, command in commands() if any(one.name == "data_dir" for one in command.params)}
+    asking = {path for path, command in COMMANDS.items() if any(one.name == "data_dir" for one in command.params)}
     assert asking - offline == {"serve"}  # it makes one
 
 

@@ -22,12 +22,9 @@ def test_what_is_no_url_of_a_service_is_refused_at_once(url: str) -> None:
             make(url)
 
 
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-
-
 @pytest.fixture
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*PROXIES, "ssl_cert_file", "ssl_cert_dir"):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 

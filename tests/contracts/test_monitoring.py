@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 
 from tests.contracts.manifests import one_of, rendered, rendered_with, templates
 from tests.contracts.programs import needs
-from tests.support.served import Served, served
+from tests.support.served import Served
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -21,14 +20,8 @@ SUFFIXES = ("_bucket", "_count", "_sum", "_total")
 
 
 @pytest.fixture(scope="module")
-def exported() -> Iterator[set[str]]:
-    with served() as service:
-        yield names_of(service)
-
-
-def names_of(service: Served) -> set[str]:
-    text = service.http.get("/metrics").text
-    return set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+def exported(service: Served) -> set[str]:
+    return set(re.findall(r"^# TYPE (\S+) ", service.http.get("/metrics").text, re.MULTILINE))
 
 
 def asked(expression: str) -> set[str]:

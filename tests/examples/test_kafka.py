@@ -37,12 +37,6 @@ def consumer_of(producer: Producer, topic: str) -> Consumer:
     return consumer
 
 
-def send(producer: Producer, topic: str, *values: bytes) -> None:
-    for value in values:
-        producer.produce(topic, value, partition=0)
-    assert producer.flush(10) == 0
-
-
 def routed(i: int) -> bytes:
     return json.dumps({"text": f"word{i % 5}", "labels": [f"label{i % 5}"]}).encode()
 
@@ -57,7 +51,9 @@ def taken(consumer: Consumer, n: int) -> list[Message]:
 
 def test_each_message_is_learned_once(service, producer):
     name = fresh_model(service)
-    send(producer, "routed", *map(routed, range(700)), b'{"text": "no label", "labels": []}', b"not JSON")
+    for value in (*map(routed, range(700)), b'{"text": "no label", "labels": []}', b"not JSON"):
+        producer.produce("routed", value, partition=0)
+    assert producer.flush(10) == 0
     with Client(service.url) as client:
         model = client.model(name)
         # A consumer that is killed between the answer of the service and its commit.

@@ -36,10 +36,11 @@ def true_label(text: str) -> str:
 
 
 class Teacher(stand_in.JsonHandler):
-    """``POST /v1/chat/completions`` that knows the true labels; counts its calls."""
+    """``POST /v1/chat/completions`` that knows the true labels, unless it is told what to say; keeps what was asked."""
 
     asked: list[Any]
     status = 200
+    key: str | None
     says: str | None
     released: threading.Event
 
@@ -48,12 +49,14 @@ class Teacher(stand_in.JsonHandler):
         self.asked.append(sent)
         self.released.wait(30)
         said = self.says if self.says is not None else true_label(sent["messages"][-1]["content"])
-        self.answer({"choices": [{"message": {"role": "assistant", "content": said}}]}, self.status)
+        allowed = self.key is None or self.headers["authorization"] == f"Bearer {self.key}"
+        self.answer({"choices": [{"message": {"role": "assistant", "content": said}}]}, self.status if allowed else 401)
 
 
 @pytest.fixture
 def teacher() -> Iterator[str]:
-    Teacher.asked, Teacher.status, Teacher.says, Teacher.released = [], 200, None, threading.Event()
+    Teacher.asked, Teacher.status, Teacher.says, Teacher.key = [], 200, None, None
+    Teacher.released = threading.Event()
     Teacher.released.set()
     with stand_in.running(Teacher) as url:
         yield f"{url}/v1"
@@ -232,26 +235,6 @@ ROOT = Path(__file__).parents[2]
 TEXT = "word7 word7 word7 " + " ".join(f"word{number}" for number in range(30))
 
 
-class Endpoint(stand_in.JsonHandler):
-    """``POST /v1/chat/completions`` as OpenAI describes it."""
-
-    says: str
-    asked: list[dict[str, Any]]
-
-    def do_POST(self) -> None:
-        allowed = self.path == "/v1/chat/completions" and self.headers["authorization"] == "Bearer secret"
-        self.asked.append(self.sent())
-        message = {"role": "assistant", "content": self.says}
-        self.answer({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}, 200 if allowed else 401)
-
-
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    Endpoint.asked = []
-    with stand_in.running(Endpoint) as url:
-        yield f"{url}/v1"
-
-
 @pytest.fixture
 def charged(service: Served) -> Iterator[Model]:
     """Thirty labels, all of them for the word `charged`; number 7 has a name."""
@@ -264,25 +247,26 @@ def charged(service: Served) -> Iterator[Model]:
         yield model
 
 
-def run(service: Served, endpoint: str, model: Model, key: str, reply: str) -> subprocess.CompletedProcess[str]:
+def run(service: Served, url: str, model: Model, key: str, reply: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "examples.llm_shortlist.shortlist", model.name, TEXT]
-    names = {"LLM_URL": endpoint, "LLM_MODEL": "small", "LLM_KEY": key, "ABOUND_URL": service.url}
+    names = {"LLM_URL": url, "LLM_MODEL": "small", "LLM_KEY": key, "ABOUND_URL": service.url}
     return subprocess.run(words, cwd=ROOT, input=reply, capture_output=True, text=True, env={**os.environ, **names})
 
 
-def test_the_program_suggests_asks_and_learns(service, endpoint, charged):
-    Endpoint.says = 'Sure: ["l7", "an invention", "l7", 3]'
+def test_the_program_suggests_asks_and_learns(service, teacher, charged):
+    Teacher.key = "secret"
+    Teacher.says = 'Sure: ["l7", "an invention", "l7", 3]'
     before = service.learned(charged.name)
-    assert run(service, endpoint, charged, "secret", "\n").returncode == 0
+    assert run(service, teacher, charged, "secret", "\n").returncode == 0
     assert service.learned(charged.name) == before
-    [asked] = Endpoint.asked
+    [asked] = Teacher.asked
     system, user = asked["messages"]
     assert (asked["model"], user) == ("small", {"role": "user", "content": TEXT})
     listed = [json.loads(line) for line in system["content"].splitlines() if line.startswith("{")]
     assert len(listed) == CANDIDATES
     assert listed[0] == {"label": "l7", "name": "Charged twice"}
-    done = run(service, endpoint, charged, "secret", "y\n")
+    done = run(service, teacher, charged, "secret", "y\n")
     assert (done.returncode, done.stdout) == (0, "suggested: l7\ny, n, or the right labels: learned: l7\n"), done.stderr
-    refused = run(service, endpoint, charged, "wrong", "y\n")
+    refused = run(service, teacher, charged, "wrong", "y\n")
     assert refused.returncode == 1
     assert "401" in refused.stderr
