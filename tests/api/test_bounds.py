@@ -19,7 +19,6 @@ from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, pro
 
 MIB = 2**20
 
-
 SETTINGS = {"max_models": 40}
 
 

@@ -2,23 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator
 
 import pytest
 
-from abound.api import classify
-from abound.client import Client
 from abound.replica.predictions import RememberParams, newest_predictions, remember
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from tests.support.served import NDJSON, Served, fresh_model, ndjson, problem, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with pytest.MonkeyPatch.context() as patch, served() as service:
-        patch.setattr(classify, "MIN_OFFSET_SECONDS", 60.0)
-        yield service
+from tests.support.served import NDJSON, Served, fresh_model, ndjson, problem
 
 
 @pytest.fixture
@@ -93,8 +83,6 @@ def test_known_labels_rank_the_others(service: Served) -> None:
     assert warned["warning"] == "known: the label 'silks' is not known; did you mean 'silk'?"
     assert warned["labels"] == answer["labels"]
     problem(service.http.post(path, json={**asked, "min_probability": 0.5}), 422, field="min_probability")
-    with Client(service.url) as client:
-        assert client.model(name).classify("red", known=["shirt"]).labels[0].label == "silk"
 
 
 def test_rare_labels_come_higher(service: Served) -> None:

@@ -11,7 +11,6 @@ LETTERS = [chr(i) for i in range(0x4E00, 0x4E00 + 1000)]
 WIDE = {"features": {"n" * 500: LETTERS}, "labels": ["a"]}
 """An instance whose vector has more than half a megabyte, and whose JSON has 7 kilobytes."""
 
-
 SETTINGS = {"stop_seconds": 2.0}
 
 

@@ -14,7 +14,6 @@ from tests.support.served import NDJSON, Served, lines, problem, served
 ONE = {"features": {"f": 1}}
 LABELLED = ONE | {"labels": ["a"]}
 
-
 SETTINGS = {"max_batch": 20, "max_body_bytes": 3_000_000}
 
 

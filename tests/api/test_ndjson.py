@@ -14,7 +14,6 @@ from tests.support.served import NDJSON, Served, checked_problem, fresh_model, l
 END = b"0\r\n\r\n"
 APPLIED = b'"applied":true'
 
-
 SETTINGS = {"max_ndjson_lines": 3000, "max_body_bytes": 20_000, "max_ndjson_bytes": 2_000_000}
 
 

@@ -52,9 +52,7 @@ class Echo:
 
 
 @asynccontextmanager
-async def listening(
-    app: Any = None, shortcuts: Any = None, keep_alive: int = 75, **bounds: int
-) -> AsyncIterator[tuple[int, Any]]:
+async def listening(app=None, shortcuts=None, keep_alive=75, **bounds) -> AsyncIterator[tuple[int, Any]]:
     """The port of an application with these bounds, and what uvicorn knows of its connections."""
     own = BOUNDS | bounds
     first = [own.pop(name) for name in ("head_bytes", "request_bytes", "connections")]

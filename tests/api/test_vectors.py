@@ -12,9 +12,6 @@ from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, pro
 D = 12
 
 
-HAS_ARTIFACTS = True
-
-
 def numbers(kind: int, seed: int) -> list[float]:
     """A vector of one of three kinds."""
     made = np.random.default_rng(seed).normal(0, 0.3, D)
@@ -168,11 +165,9 @@ def test_a_model_encodes_texts(service: Served) -> None:
     model = fresh_model(service, update="sls", analyzer={"embed": "wordllama"})
     for text, label in (("my card was stolen", "lost"), ("book a flight to Rome", "travel")):
         assert service.http.post(f"/models/{model}/learn", json={"text": text, "labels": [label]}).status_code == 200
-    answer = service.http.post(
-        f"/models/{model}/classify", json={"text": "someone took their wallets", "explain": True}
-    )
-    assert answer.json()["labels"][0]["label"] == "lost"
-    assert "(meaning)" in [part["feature"] for part in answer.json()["labels"][0]["because"]]
+    [first, *_] = service.post(f"/models/{model}/classify", text="someone took their wallets", explain=True)["labels"]
+    assert first["label"] == "lost"
+    assert "(meaning)" in [part["feature"] for part in first["because"]]
     wrong = service.http.post(f"/models/{model}/classify", json={"text": "wallets", "vector": [1, 2]})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "vector")
     assert "those of this model have 256" in wrong.json()["detail"]

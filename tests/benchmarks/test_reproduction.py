@@ -41,12 +41,8 @@ def test_quick_on_tiny_data(tmp_path):
     make(data, ("bibtex", "newsgroups20"))
     said = run("--quick", "--data", data, "--out", out)
     figures = {one["id"]: one for one in json.loads((out / "reproduction/figures.json").read_text())}
-    here = [
-        one
-        for one in select_experiments([], quick=True)
-        if one.data in ("bibtex", "newsgroups20", "newsgroups20-random")
-    ]
-    assert set(figures) == {one.id for one in here}
+    here = ("bibtex", "newsgroups20", "newsgroups20-random")
+    assert set(figures) == {one.id for one in select_experiments([], quick=True) if one.data in here}
     assert figures["bibtex swnn"]["measures"]["P@1"] > 50
     assert said.count("delicious: not in the data folder") == 1
     text = (out / "reproduction.md").read_text()

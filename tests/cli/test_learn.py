@@ -22,14 +22,15 @@ import pytest
 import abound.client
 from abound.cli.learn_classify import StreamEnded, learn
 from abound.client import Client
+from tests.client.mock_service import AWAY, Script, body
 from tests.support import interrupts, stand_in
 
 
-@pytest.mark.parametrize("last", [httpx.ConnectError("away"), 401])
+@pytest.mark.parametrize("last", [AWAY, 401])
 def test_a_request_that_was_learned_in_part(last, tmp_path, monkeypatch):
     busy = '{"title": "X", "status": 429, "retry_after": 0}'
-    answers = [httpx.Response(200, content=f'{{"applied": true}}\n{busy}\n{{"applied": true}}\n{busy}\n')]
-    assert learning(answers, last, tmp_path, monkeypatch).endswith(
+    answers = body(f'{{"applied": true}}\n{busy}\n{{"applied": true}}\n{busy}\n'), last
+    assert learning(answers, tmp_path, monkeypatch).endswith(
         "1 instance done, 0 refused; 3 more may or may not have been processed, from f.jsonl: line 2 on"
     )
 
@@ -37,27 +38,15 @@ def test_a_request_that_was_learned_in_part(last, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("status", "taken"), [(401, False), (404, False), (500, True), (502, True), (504, True)])
 def test_a_request_that_was_refused_as_a_whole(status, taken, tmp_path, monkeypatch):
     unknown = "0 instances done, 0 refused; 4 more may or may not have been processed, from f.jsonl: line 1 on"
-    expected = unknown if taken else "nothing was processed"
-    assert learning([], status, tmp_path, monkeypatch).endswith(expected)
+    assert learning([status], tmp_path, monkeypatch).endswith(unknown if taken else "nothing was processed")
 
 
-def learning(
-    answers: list[httpx.Response], last: httpx.ConnectError | int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> str:
+def learning(answers, tmp_path, monkeypatch) -> str:
     """What the command says of four lines, where requests get these answers, and the last one ever after."""
-    at_hand = iter(answers)
-
-    def handler(request: httpx.Request) -> httpx.Response:
-        if request.method == "GET":
-            return httpx.Response(200, json={})
-        if (answer := next(at_hand, None)) is not None:
-            return answer
-        if isinstance(last, httpx.ConnectError):
-            raise last
-        return httpx.Response(last, json={"title": "X", "status": last})
+    script = Script(200, *answers)  # the model is asked for first
 
     def client(url: str, key: str | None) -> Client:
-        return Client(url, transport=httpx.MockTransport(handler), pause=lambda seconds: None)
+        return Client(url, transport=httpx.MockTransport(script), pause=lambda seconds: None)
 
     monkeypatch.setattr(abound.client, "Client", client)
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,6 @@
 """``abound mcp``, used by the client of the MCP SDK."""
 
-import json
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from mcp import Client, StdioServerParameters
 
 from abound.cli.mcp_server import make_server
 from abound.client import AsyncClient
-from tests.support.served import Served, fresh_model, served
+from tests.support.served import Served, fresh_model, make_key, served
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:
@@ -75,9 +75,8 @@ def command(service: Served, directory: Path, **environment: str) -> StdioServer
 
 async def test_the_command_serves_over_standard_input_and_output_with_a_key(tmp_path: Path) -> None:
     with served() as service:
-        words = ["keys", "create", "-s", "learn", "-s", "classify", "--json", "--redis-url", service.server.url]
-        made = subprocess.run([sys.executable, "-m", "abound", *words], capture_output=True, check=True)  # noqa: ASYNC221
-        async with Client(command(service, tmp_path, ABOUND_KEY=json.loads(made.stdout)["key"])) as client:
+        made = await asyncio.to_thread(make_key, service, "learn", "classify")
+        async with Client(command(service, tmp_path, ABOUND_KEY=made.secret)) as client:
             await call(client, "teach", text="wheat prices rise", labels=["grain"])
             assert await call(client, "find_label", part="gr") == ["grain"]
         async with Client(command(service, tmp_path)) as client:

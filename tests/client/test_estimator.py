@@ -282,9 +282,8 @@ def test_rows_of_strings_are_refused_with_what_to_give_instead(X: Any) -> None:
 
 
 def test_probabilities_need_calibration() -> None:
-    with pytest.raises(AttributeError) as raised:
+    with pytest.raises(AttributeError, match="predict_proba needs a model that calibrates"):
         AboundClassifier().fit(TEXTS, TOPICS).predict_proba(TEXTS)
-    assert "calibrate" in f"{raised.value} {raised.value.__cause__}"
     made = AboundClassifier(config={"calibrate": True}).fit(TEXTS, TOPICS)
     probabilities = made.predict_proba([*TEXTS, "unknown words"])
     np.testing.assert_allclose(probabilities.sum(axis=1), 1)
@@ -383,8 +382,6 @@ def test_rows_may_be_dicts_and_have_weights() -> None:
     assert AboundClassifier(passes=1).fit(texts, topics, sample_weight=[0, 2]).predict(["a"]) == ["y"]
     with pytest.raises(ValueError, match="sample_weight must be 2 finite numbers"):
         made.partial_fit(rows, ["grain", "crude"], sample_weight=[1, -1])
-    with pytest.raises(AttributeError, match="predict_proba needs a model that calibrates"):
-        made.predict_proba(rows)
 
 
 def test_rows_of_a_pandas_frame_may_be_selected_and_have_categories() -> None:

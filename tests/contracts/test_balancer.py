@@ -109,13 +109,7 @@ def url(replicas: tuple[Replica, Replica], tmp_path_factory: pytest.TempPathFact
 
 
 @contextlib.contextmanager
-def balanced(
-    replicas: tuple[Replica, Replica],
-    directory: Path,
-    *changes: tuple[str, str, int],
-    measures: int = 0,
-    checked: tuple[str, ...] = (),
-) -> Iterator[str]:
+def balanced(replicas, directory, *changes, measures=0, checked=()) -> Iterator[str]:
     """The balancer with the shipped configuration, with other addresses and these changes; its URL.
 
     A replica that is not ``checked`` is not down when this process is too busy to answer a check in time.
@@ -234,19 +228,14 @@ def test_a_replica_that_drains_gets_nothing_new_and_ends_what_it_has(tmp_path: P
         until(lambda: good.asked + bad.asked == ASKED)
         assert bad.asked > 0
         bad.ready = False
-        until(lambda: is_measured(measures, "rest", "bad", "UP", 0))
+        is_down = re.compile(r'^haproxy_server_status\{proxy="rest",server="bad",state="UP"\} 0$', re.MULTILINE)
+        until(lambda: is_down.search(httpx.get(f"http://127.0.0.1:{measures}/metrics", timeout=60).text))
         for one in (good, bad):
             one.resumed.set()
         assert ended.result() == {200: ASKED}
         asked = bad.asked
         assert together(url, "/learn") == {200: ASKED}
         assert bad.asked == asked
-
-
-def is_measured(port: int, backend: str, server: str, state: str, value: int) -> bool:
-    measures = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
-    line = rf'^haproxy_server_status\{{proxy="{backend}",server="{server}",state="{state}"\}} {value}$'
-    return re.search(line, measures, re.MULTILINE) is not None
 
 
 def test_pages_of_others_are_answered_only_once_the_replicas_ask_for_keys(replicas, tmp_path, monkeypatch):

@@ -94,17 +94,12 @@ def test_the_operator_scrapes_the_replicas_as_the_alerts_expect() -> None:
     documents = rendered_with("monitoring")
     spec = one_of(documents, "PodMonitor", "abound")["spec"]
     [endpoint] = spec["podMetricsEndpoints"]
-    found = [
-        template
-        for template in templates(documents)
-        if spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    ]
-    [template] = found
+    selected = spec["selector"]["matchLabels"].items()
+    [template] = [one for one in templates(documents) if selected <= one["metadata"]["labels"].items()]
     assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
     assert {template["metadata"]["labels"][spec["jobLabel"]]} == set(re.findall(r'job="(\w+)"', RULES.read_text()))
-    assert json.loads(one_of(documents, "ConfigMap", "abound-dashboard")["data"]["abound.json"]) == json.loads(
-        DASHBOARD.read_text()
-    )
+    shown = one_of(documents, "ConfigMap", "abound-dashboard")["data"]["abound.json"]
+    assert json.loads(shown) == json.loads(DASHBOARD.read_text())
 
 
 def test_replicas_are_scaled_by_what_they_classify(exported: set[str], tmp_path: Path) -> None:

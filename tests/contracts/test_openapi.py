@@ -14,7 +14,6 @@ from abound.security.key import KeyTerms
 from abound_core.errors import InvalidInstance
 from tests.support.served import NDJSON, Served, lines, served
 
-METHODS = ("get", "put", "post", "delete")
 COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.json"
 
 
@@ -104,10 +103,7 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a long label": ("/learn", {"text": "a", "labels": ["x" * 513]}),
     "no label and none rejected": ("/learn", {"text": "a", "labels": [], "rejected": []}),
     "an empty rejected label": ("/learn", {"text": "a", "rejected": [""]}),
-    "a long ignored label of a batch": (
-        "/learn",
-        {"instances": [{"text": "a", "labels": ["x"], "ignored": ["x" * 513]}]},
-    ),
+    "a long ignored label": ("/learn", {"instances": [{"text": "a", "labels": ["x"], "ignored": ["x" * 513]}]}),
     "an empty feature name": ("/learn", {"features": {"": 1}, "labels": ["x"]}),
     "a long feature name": ("/classify", {"features": {"x" * 513: 1}}),
     "a feature name with a zero byte first": ("/classify", {"features": {"\0x": 1}}),

@@ -17,8 +17,6 @@ from tests.documents.blocks import ROOT, block_of
 from tests.support import interrupts
 from tests.support.job_worker import until
 
-START_SECONDS = 120
-
 
 def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> None:
     commands = [command.text.partition(" # ")[0].strip() for command in block_of(__file__).commands]
@@ -46,7 +44,7 @@ def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> No
             preexec_fn=begin,
         )
     try:
-        until(lambda: is_ready(process, f"http://127.0.0.1:{port}", said), START_SECONDS)
+        until(lambda: is_ready(process, f"http://127.0.0.1:{port}", said), 120)
         tried = [line.strip() for line in said.read_text().splitlines() if line.startswith("  curl ")]
         assert len(tried) == 3, said.read_text()
         _, learned, ranked = (json.loads(subprocess.check_output(["sh", "-c", line])) for line in tried)

@@ -29,10 +29,8 @@ async def test_the_form_suggests_what_it_was_taught(service, monkeypatch):
         assert "wheat &lt;b&gt; rises" in page
         assert 'type="radio"' not in page
         form = {"id": one_of(r'name="id" value="([\w-]+)"', page), "other": "grain & <more>"}
-        assert (
-            "Learned grain &amp; &lt;more&gt;, which was not suggested."
-            in (await browser.post("/learn", data=form)).text
-        )
+        page = (await browser.post("/learn", data=form)).text
+        assert "Learned grain &amp; &lt;more&gt;, which was not suggested." in page
         page = (await browser.post("/suggest", data={"text": "wheat falls"})).text
         assert 'value="grain &amp; &lt;more&gt;"' in page
         form = {"id": one_of(r'name="id" value="([\w-]+)"', page), "label": "grain & <more>"}

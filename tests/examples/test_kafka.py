@@ -22,18 +22,11 @@ def brokers_of(producer: Producer) -> str:
 
 
 def consumer_of(producer: Producer, topic: str) -> Consumer:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers_of(producer),
-            "group.id": "abound",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
+    settings = {"bootstrap.servers": brokers_of(producer), "group.id": "abound", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings | {"enable.auto.commit": False})
     partitions = producer.list_topics(topic, timeout=10).topics[topic].partitions
-    consumer.assign(
-        [TopicPartition(topic, one, OFFSET_BEGINNING) for one in partitions]
-    )  # faster than to join the group
+    # faster than to join the group
+    consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in partitions])
     return consumer
 
 

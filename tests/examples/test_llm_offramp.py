@@ -82,8 +82,7 @@ def utterances(n: int) -> list[str]:
 
 def teach(model: Model) -> None:
     """Teach until the model answers without the teacher."""
-    for _ in model.learn_many(Labelled(text=text, labels=[true_label(text)]) for text in utterances(800)):
-        pass
+    list(model.learn_many(Labelled(text=text, labels=[true_label(text)]) for text in utterances(800)))
 
 
 def find(model: Model, audit: bool) -> str:

@@ -129,13 +129,7 @@ def open_page(browser: Any, serving: Serving, create_model: Create) -> Iterator[
     """Open a view of a model in a window of its own; at the end nothing may stand in its console."""
     contexts, wrong = [], []
 
-    def open_page(
-        view: str = "overview",
-        model: str = "default",
-        url: str | None = None,
-        expected: tuple[str, ...] = (),
-        **options: Any,
-    ) -> Any:
+    def open_page(view="overview", model="default", url=None, expected=(), **options) -> Any:
         context = browser.new_context(
             **{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce"} | options
         )

@@ -8,14 +8,12 @@ from playwright.sync_api import expect
 from tests.page.conftest import Open, give
 from tests.support.served import Served
 
-WRONG_KEY = "status of 401"
-
 pytestmark = pytest.mark.long
 
 
 def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
-    page = open_page("overview", url=service.url, expected=(WRONG_KEY,))
+    page = open_page("overview", url=service.url, expected=("status of 401",))
     expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
     give(page, "no such key")
     expect(page.get_by_role("dialog")).to_be_visible()
