@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
@@ -27,14 +26,16 @@ def test_ready(service: Served) -> None:
     assert body == {"status": "ready", "log": "connected", "lag": 0, "durability": durability, "keys": False}
 
 
-def test_draining_is_not_ready_but_answers(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service.app.state, "draining", True)
-    answer = service.http.get("/readyz")
-    assert "draining" in problem(answer, 503, "not-ready")["detail"]
-    assert int(answer.headers["retry-after"]) >= 1
-    assert service.http.get("/livez").status_code == 200
-    assert service.http.post("/classify", json={"text": "a"}).status_code == 200
-    monkeypatch.undo()
+def test_draining_is_not_ready_but_answers(service: Served) -> None:
+    service.app.state.draining = True
+    try:
+        answer = service.http.get("/readyz")
+        assert "draining" in problem(answer, 503, "not-ready")["detail"]
+        assert int(answer.headers["retry-after"]) >= 1
+        assert service.http.get("/livez").status_code == 200
+        assert service.http.post("/classify", json={"text": "a"}).status_code == 200
+    finally:
+        service.app.state.draining = False
     assert service.http.get("/readyz").status_code == 200
 
 
