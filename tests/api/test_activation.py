@@ -24,21 +24,17 @@ class Model:
     """A model that has learned, and two versions of it."""
 
     def __init__(self, service: Served, **config: Any) -> None:
-        self.http = service.http
+        self.service, self.http = service, service.http
         self.name = fresh_model(service, **config)
         self.path = f"/models/{self.name}"
         for i, features in enumerate(FEATURES):
-            learned = {"features": features, "labels": [f"live {i % 6}"]}
-            assert self.http.post(f"{self.path}/learn", json=learned).status_code == 200
+            self.post("learn", features=features, labels=[f"live {i % 6}"])
         self.made = [fitted("one"), fitted("two", 7)]
         self.cards = [version_of(service, self.name, made) for made in self.made]
         self.ids = [card.id for card in self.cards]
 
     def post(self, what: str, **body: Any) -> dict[str, Any]:
-        answer = self.http.post(f"{self.path}/{what}", json=body)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        return self.service.post(f"{self.path}/{what}", **body)
 
     def classify(self, features: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
         return self.post("classify", **({} if features is None else {"features": features}), **fields)
@@ -50,8 +46,7 @@ class Model:
         return self.post("activate", version=version, **fields)
 
     def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get(self.path).json()
-        return found
+        return self.http.get(self.path).json()
 
     def streamed(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return lines(self.http.post(f"{self.path}/classify", content=ndjson(*requests), headers=NDJSON))

@@ -2,23 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator
 
 import pytest
 
-from abound.api import classify
-from abound.client import Client
 from abound.replica.predictions import RememberParams, newest_predictions, remember
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
-from tests.support.served import NDJSON, Served, fresh_model, ndjson, problem, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with pytest.MonkeyPatch.context() as patch, served() as service:
-        patch.setattr(classify, "MIN_OFFSET_SECONDS", 60.0)
-        yield service
+from tests.support.served import NDJSON, Served, fresh_model, ndjson, problem
 
 
 @pytest.fixture
@@ -27,13 +17,6 @@ def model(service: Served) -> str:
     for text, labels in [("wheat corn", ["grain"]), ("oil barrel", ["crude"]), ("wheat export", ["grain", "trade"])]:
         service.http.post(f"/models/{name}/learn", json={"text": text, "labels": labels}).raise_for_status()
     return name
-
-
-def test_an_empty_index_answers_no_labels(service: Served) -> None:
-    answer = service.http.post("/classify", json={"features": {"wheat": 1}})
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == {"labels": [], "offset": "0-0.0", "version": "live"}
 
 
 def test_labels_come_best_first_with_the_offset_of_their_state(service: Served, model: str) -> None:
@@ -100,8 +83,6 @@ def test_known_labels_rank_the_others(service: Served) -> None:
     assert warned["warning"] == "known: the label 'silks' is not known; did you mean 'silk'?"
     assert warned["labels"] == answer["labels"]
     problem(service.http.post(path, json={**asked, "min_probability": 0.5}), 422, field="min_probability")
-    with Client(service.url) as client:
-        assert client.model(name).classify("red", known=["shirt"]).labels[0].label == "silk"
 
 
 def test_rare_labels_come_higher(service: Served) -> None:
@@ -117,8 +98,7 @@ def test_rare_labels_come_higher(service: Served) -> None:
     assert service.http.post(path, json={"text": "red", "rare": True}).json()["labels"] == order
     best = service.http.post(path, json={"text": "red", "rare": True, "k": 1, "known": ["often"]}).json()["labels"]
     assert [one["label"] for one in best] == ["seldom"]
-    configured = service.http.put(f"/models/{name}", json={"decide": {}})
-    assert configured.status_code == 200
+    service.http.put(f"/models/{name}", json={"decide": {}}).raise_for_status()
     problem(service.http.post(path, json={"text": "red", "rare": True}), 422, field="rare")
     assert service.http.post(path, json={"text": "red", "rare": True, "decide": False}).json()["labels"] == order
 
@@ -143,16 +123,6 @@ def test_an_answer_that_would_be_too_large_is_refused(service: Served) -> None:
     problem(service.http.post(f"/models/{name}/classify", json=batch), 413, "too-large")
 
 
-def test_read_your_writes(service: Served, model: str) -> None:
-    path = f"/models/{model}/classify"
-    offset = service.http.post(f"/models/{model}/learn", json={"text": "tin", "labels": ["metal"]}).json()["offset"]
-    assert service.http.post(path, json={"text": "tin", "min_offset": offset}).json()["offset"] == offset
-    assert service.http.post(path, json={"text": "tin", "min_offset": "0-0.0"}).json()["offset"] == offset
-    milliseconds, rest = offset.split("-")
-    padded = f"0{milliseconds}-{rest}"
-    assert service.http.post(path, json={"text": "tin", "min_offset": padded}).status_code == 200
-
-
 def test_an_offset_beyond_the_end_of_the_log_is_refused_at_once(service: Served, model: str) -> None:
     offset = service.http.post(f"/models/{model}/learn", json={"text": "tin", "labels": ["metal"]}).json()["offset"]
     milliseconds, sequence, position = (int(part) for part in offset.replace(".", "-").split("-"))
@@ -172,12 +142,9 @@ def test_remembered_instances_can_be_labelled_later(service: Served) -> None:
     instance = {"features": {"steel": 3, "country": "FI"}, "text": "rolled plates"}
     answer = service.http.post(f"/models/{name}/classify", json={**instance, "remember": True}).json()
     assert set(answer) == {"labels", "offset", "version", "id"}
-    body = {"prediction": answer["id"], "labels": ["metal"]}
-    learned = service.http.post(f"/models/{name}/learn", json=body)
-    assert learned.status_code == 200
+    service.post(f"/models/{name}/learn", prediction=answer["id"], labels=["metal"])
     other = fresh_model(service)
-    direct = service.http.post(f"/models/{other}/learn", json={**instance, "labels": ["metal"]})
-    assert direct.status_code == 200
+    service.http.post(f"/models/{other}/learn", json={**instance, "labels": ["metal"]}).raise_for_status()
     for asked in ({"text": "rolled"}, {"features": {"steel": 1}}):
         late = service.http.post(f"/models/{name}/classify", json=asked).json()["labels"]
         assert late == service.http.post(f"/models/{other}/classify", json=asked).json()["labels"] != []
@@ -192,8 +159,7 @@ def test_the_least_certain_of_the_remembered_instances_come_first(service: Serve
     service.http.post(f"{address}/learn", json={"instances": learned}).raise_for_status()
     lines = [{"text": "Wheat, wheat & oil"}, {"text": {"body": "Oil, WHEAT"}}, {"features": {"nothing": 1, "known": 1}}]
     service.http.post(f"{address}/classify", json={"text": "Wheat!", "remember": True}).raise_for_status()
-    batch = {"instances": lines[:1], "remember": True}
-    service.http.post(f"{address}/classify", json=batch).raise_for_status()
+    service.post(f"{address}/classify", instances=lines[:1], remember=True)
     stream = ndjson(*[one | {"remember": True} for one in lines[1:]], {"text": "not remembered"})
     service.http.post(f"{address}/classify", content=stream, headers=NDJSON).raise_for_status()
     answer = service.http.get(f"{address}/uncertain").json()
@@ -220,8 +186,7 @@ def test_the_first_instances_to_ask_about_differ(service: Served) -> None:
     service.http.post(f"{address}/learn", json={"instances": learned}).raise_for_status()
     alike = [f"nobody knows what these strange terms mean {at}" for at in range(10)]
     others = [f"word{at}" for at in range(12)]
-    body = {"instances": [{"text": text} for text in alike + others], "remember": True}
-    service.http.post(f"{address}/classify", json=body).raise_for_status()
+    service.post(f"{address}/classify", instances=[{"text": text} for text in alike + others], remember=True)
     listed = [one["text"] for one in service.http.get(f"{address}/uncertain?limit=22").json()["instances"]]
     assert sorted(listed) == sorted(alike + others)
     assert listed[0] in alike
@@ -260,12 +225,3 @@ async def test_remembered_instances_are_listed_within_bounds(store: Store) -> No
     assert few == found[: len(few)]
     assert len(few) < 60
     assert await newest_predictions(store, ModelKeys("n", "1"), params, b"ours", 7, 10**6) == []
-
-
-def test_predictions_that_are_not_remembered_are_not_found(service: Served, model: str) -> None:
-    real = service.http.post(f"/models/{model}/classify", json={"text": "wheat", "remember": True}).json()["id"]
-    other, before = fresh_model(service), service.learned(model)
-    for name, guess in ((model, ""), (model, real + "A"), (other, real)):
-        body = {"prediction": guess, "labels": ["x"]}
-        problem(service.http.post(f"/models/{name}/learn", json=body), 404, "unknown-prediction")
-    assert (service.learned(model), service.learned(other)) == (before, 0)

@@ -32,8 +32,6 @@ def test_compressed_requests_are_read(service: Served, coding: str) -> None:
     many = pack(ndjson(*[EVENT] * 30)) + (pack(ndjson(*[EVENT] * 12)) if coding != "deflate" else b"")
     answers = lines(post(service, f"/models/{model}/learn", many, coding, **NDJSON))
     assert len(answers) == (30 if coding == "deflate" else 42)  # two members or frames are one body
-    registered = post(service, f"/models/{model}", pack(b'{"k_max": 20}'), coding)
-    assert registered.status_code == 405
     put = service.http.put(f"/models/{model}-2", content=pack(b"{}"), headers={"content-encoding": coding})
     assert put.status_code == 201, put.text
 
@@ -53,20 +51,13 @@ def test_compressed_requests_are_bounded_and_checked(service: Served, coding: st
     assert "cut off" in damaged[-1]["detail"]
 
 
-def test_an_unknown_encoding_is_refused_and_the_answer_names_the_known_ones(service: Served) -> None:
-    answer = post(service, "/classify", b"{}", "br")
-    problem(answer, 415, "unsupported-media-type")
-    assert answer.headers["accept-encoding"] == "gzip, deflate, zstd"
-
-
 def test_large_answers_are_compressed_where_the_client_takes_gzip(service: Served) -> None:
     model = fresh_model(service)
     service.http.post(f"/models/{model}/learn", json=EVENT)
 
     def answer(k: int, accepted: str) -> Any:
-        return service.http.post(
-            f"/models/{model}/classify", json={"text": "wheat", "k": k}, headers={"accept-encoding": accepted}
-        )
+        asked = {"json": {"text": "wheat", "k": k}, "headers": {"accept-encoding": accepted}}
+        return service.http.post(f"/models/{model}/classify", **asked)
 
     plain = answer(50, "identity")
     for accepted, packed in (("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0", False), ("zstd", False)):
@@ -78,24 +69,21 @@ def test_large_answers_are_compressed_where_the_client_takes_gzip(service: Serve
     stream = service.http.post(f"/models/{model}/classify", content=ndjson(*[{"text": "wheat"}] * 50), headers=NDJSON)
     assert "content-encoding" not in stream.headers
     for method in ("GET", "HEAD"):
-        given = service.http.request(method, "/openapi.json", headers={"accept-encoding": "gzip"})
-        assert given.status_code == 200
+        given = service.http.request(method, "/openapi.json", headers={"accept-encoding": "gzip"}).raise_for_status()
         assert ("content-encoding" in given.headers) == (method == "GET")
 
 
 def test_web_pages_of_named_origins_may_ask(service: Served) -> None:
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type, authorization"}
     for path in ("/classify", "/models"):
-        allowed = service.http.options(path, headers={"origin": ORIGIN, **asked})
-        assert allowed.status_code == 200
+        allowed = service.http.options(path, headers={"origin": ORIGIN, **asked}).raise_for_status()
         assert allowed.headers["access-control-allow-origin"] == ORIGIN
         assert "authorization" in allowed.headers["access-control-allow-headers"]
         refused = service.http.options(path, headers={"origin": "https://evil.example.com", **asked})
         assert "access-control-allow-origin" not in refused.headers
     for method, path in (("POST", "/classify"), ("GET", "/models")):
         body = {"json": {"text": "a"}} if method == "POST" else {}
-        answer = service.http.request(method, path, headers={"origin": ORIGIN}, **body)
-        assert answer.status_code == 200
+        answer = service.http.request(method, path, headers={"origin": ORIGIN}, **body).raise_for_status()
         assert answer.headers["access-control-allow-origin"] == ORIGIN
         foreign = service.http.request(method, path, headers={"origin": "https://evil.example.com"}, **body)
         assert "ABOUND_CORS_ORIGINS" in problem(foreign, 403, "forbidden")["detail"]
@@ -106,8 +94,7 @@ def test_with_a_key_any_origin_can_be_named() -> None:
     with served(cors_origins="*") as service:
         key = make_key(service, "classify")
         headers = {"origin": "https://anywhere.example.com", "authorization": f"Bearer {key.secret}"}
-        answer = service.http.post("/classify", json={"text": "a"}, headers=headers)
-        assert answer.status_code == 200
+        answer = service.http.post("/classify", json={"text": "a"}, headers=headers).raise_for_status()
         assert answer.headers["access-control-allow-origin"] == "*"
         refused = service.http.post("/classify", json={"text": "a"}, headers={"origin": headers["origin"]})
         problem(refused, 401, "unauthorized")

@@ -1,4 +1,4 @@
-"""Decisions over HTTP: what an answer says, what teaches that no label fits, and what is refused."""
+"""Probabilities and decisions over HTTP: where an answer has them, where it does not, and what they are worth."""
 
 import json
 import random
@@ -15,6 +15,73 @@ KINDS = ("tea", "coffee", "cocoa")
 DECIDE = {"agreement": 0.8, "audit": 0.5}
 
 
+def ask(service: Served, model: str, **fields: Any) -> dict[str, Any]:
+    return service.post(f"/models/{model}/classify", **fields)
+
+
+def calibrating(service: Served, n: int = 120, **config: Any) -> str:
+    """A model that has learned words that tell a label, some of them badly."""
+    name = fresh_model(service, **config)
+    rng = random.Random(3)
+    instances = []
+    for _ in range(n):
+        kind = rng.randrange(4)
+        words = [f"k{kind}w{rng.randrange(3)}", f"k{rng.randrange(4)}w{rng.randrange(3)}", f"n{rng.randrange(5)}"]
+        instances.append({"text": " ".join(words), "labels": [f"label {kind}"]})
+    service.http.post(f"/models/{name}/learn", json={"instances": instances}).raise_for_status()
+    return name
+
+
+TEXT = "k1w0 k2w1 n3"
+
+
+@pytest.fixture(scope="module")
+def calibrated(service: Served) -> str:
+    return calibrating(service, update="sls")
+
+
+def test_each_label_has_a_probability(service: Served, calibrated: str) -> None:
+    labels = ask(service, calibrated, text=TEXT)["labels"]
+    assert [set(one) for one in labels] == [{"label", "score", "probability"}] * 4
+    by_label = {one["label"]: one["probability"] for one in labels}
+    assert all(0 < probability < 1 for probability in by_label.values())
+    assert len(set(by_label.values())) == 4
+    assert by_label["label 1"] > by_label["label 3"]
+    explained = ask(service, calibrated, text=TEXT, explain=True)["labels"]
+    assert [{key: value for key, value in one.items() if key != "because"} for one in explained] == labels
+    assert all(one["because"] for one in explained)
+    assert ask(service, calibrated, text=TEXT, remember=True)["labels"] == labels
+    assert ask(service, calibrated, instances=[{"text": TEXT}] * 2)["results"][1]["labels"] == labels
+    assert ask(service, calibrated, text=TEXT, k=1)["labels"] == labels[:1]
+    assert ask(service, calibrated, text=TEXT, include=[labels[2]["label"]])["labels"] == labels[2:3]
+    assert ask(service, calibrated, text=TEXT, exclude=[labels[0]["label"]])["labels"] == labels[1:]
+
+
+def test_what_is_not_probable_enough_is_left_out(service: Served, calibrated: str) -> None:
+    labels = ask(service, calibrated, text=TEXT)["labels"]
+    least = sorted(one["probability"] for one in labels)[2]
+    expected = [one for one in labels if one["probability"] >= least]
+    assert len(expected) == 2
+    assert ask(service, calibrated, text=TEXT, min_probability=least)["labels"] == expected
+    both = ask(service, calibrated, text=TEXT, min_probability=least, threshold=labels[0]["score"])["labels"]
+    assert both == expected[:1]
+    assert ask(service, calibrated, text=TEXT, min_probability=1)["labels"] == []
+    assert ask(service, calibrated, text=TEXT, min_probability=0)["labels"] == labels
+
+
+def test_a_model_that_does_not_calibrate_says_so(service: Served) -> None:
+    plain = calibrating(service, update="sls", calibrate=False)
+    assert [set(one) for one in ask(service, plain, text=TEXT)["labels"]] == [{"label", "score"}] * 4
+    path = f"/models/{plain}/classify"
+    for fields in ({"text": TEXT}, {"instances": [{"text": TEXT}]}):
+        refused = service.http.post(path, json={**fields, "min_probability": 0.5})
+        assert "calibrate" in problem(refused, 422, "invalid-field", "min_probability")["detail"]
+    line = service.http.post(path, content=json.dumps({"text": TEXT, "min_probability": 0.5}), headers=NDJSON)
+    assert json.loads(line.text)["field"] == "min_probability"
+    assert service.http.get(f"/models/{plain}/stats").json()["calibration"] is None
+    assert service.http.get(f"/models/{plain}").json()["config"]["calibrate"] is False
+
+
 def taught(service: Served, n: int = 400, **config: Any) -> str:
     name, rng = fresh_model(service, **{"update": "sls", "decide": DECIDE} | config), random.Random(4)
     lines = []
@@ -26,13 +93,6 @@ def taught(service: Served, n: int = 400, **config: Any) -> str:
     service.http.post(f"/models/{name}/learn", content=body, headers=NDJSON).raise_for_status()
     assert service.learned(name) == n
     return name
-
-
-def ask(service: Served, model: str, **fields: Any) -> dict[str, Any]:
-    answer = service.http.post(f"/models/{model}/classify", json=fields)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +114,7 @@ def test_each_answer_has_a_decision(service: Served, model: str) -> None:
 
 def test_every_way_to_ask_decides_alike(service: Served, model: str) -> None:
     plain = ask(service, model, text="tea 1")
-    assert ask(service, model, instances=[{"text": "tea 1"}])["results"][0] == {
-        key: value for key, value in plain.items() if key not in ("offset", "version")
-    } | {key: plain[key] for key in ("offset", "version")}
+    assert ask(service, model, instances=[{"text": "tea 1"}])["results"] == [plain]
     line = service.http.post(f"/models/{model}/classify", content='{"text": "tea 1"}', headers=NDJSON)
     assert json.loads(line.text) == plain
     explained = ask(service, model, text="tea 1", explain=True)
@@ -109,35 +167,16 @@ def test_stats_say_what_the_decisions_are_worth(service: Served, model: str) -> 
     assert service.http.get(f"/models/{fresh_model(service)}/stats").json()["decisions"] is None
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"text": "a", "labels": ["x"], "none": True}, "none"),
-        ({"text": "a", "rejected": ["x"], "none": True}, "none"),
-        ({"text": "a", "labels": [], "none": False}, "labels"),
-        ({"text": "a", "none": "yes"}, "none"),
-        ({"instances": [{"text": "a", "labels": ["x"]}], "none": True}, "none"),
-        ({"instances": [{"text": "a", "labels": ["x"], "none": True}]}, "instances[0].none"),
-    ],
-    ids=["labels", "rejected", "false", "string", "batch", "in a batch"],
-)
-def test_none_without_labels_only(service: Served, model: str, body: dict[str, Any], field: str) -> None:
-    problem(service.http.post(f"/models/{model}/learn", json=body), 422, "invalid-field", field)
-
-
-def test_one_key_means_one_body(service: Served, model: str) -> None:
-    path, body = f"/models/{model}/learn", {"text": "other", "key": "none-1", "labels": []}
-    first = service.http.post(path, json=body | {"none": True})
-    assert service.http.post(path, json=body | {"none": True}).json()["offset"] == first.json()["offset"]
-    again = service.http.post(path, json={"text": "other", "key": "none-1", "labels": ["tea"]})
-    problem(again, 422, "invalid-field", "key")
-
-
-def test_versions_do_not_decide(service: Served) -> None:
-    name = taught(service, 30)
-    version = version_of(service, name, fitted("one")).id
-    by_version = ask(service, name, features=FEATURES[4], version=version)
-    assert "decision" not in by_version
-    path = f"/models/{name}/classify"
-    refused = service.http.post(path, json={"features": FEATURES[4], "version": version, "decide": {}})
-    assert "version live" in problem(refused, 422, "invalid-field", "decide")["detail"]
+@pytest.mark.parametrize(("make", "option"), [(calibrating, {"min_probability": 0.5}), (taught, {"decide": {}})])
+def test_versions_have_no_probability_and_do_not_decide(service: Served, make: Any, option: dict[str, Any]) -> None:
+    name = make(service, 60)
+    path, version = f"/models/{name}", version_of(service, name, fitted("one")).id
+    service.post(f"{path}/activate", version=version)
+    for named in ({}, {"version": version}):
+        asked = {"features": FEATURES[4]} | named
+        answer = ask(service, name, **asked)
+        assert "decision" not in answer
+        assert {key for one in answer["labels"] for key in one} == {"label", "score"}
+        refused = service.http.post(f"{path}/classify", json=asked | option)
+        assert "version live" in problem(refused, 422, "invalid-field", *option)["detail"]
+    assert "labels" in ask(service, name, text="tea k1w0", version="live", **option)

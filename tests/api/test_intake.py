@@ -11,7 +11,6 @@ LETTERS = [chr(i) for i in range(0x4E00, 0x4E00 + 1000)]
 WIDE = {"features": {"n" * 500: LETTERS}, "labels": ["a"]}
 """An instance whose vector has more than half a megabyte, and whose JSON has 7 kilobytes."""
 
-
 SETTINGS = {"stop_seconds": 2.0}
 
 
@@ -23,11 +22,6 @@ def remembered(service: Served, model: str, n: int = 1, text: str = "tin") -> li
     body = {"instances": [{"text": text}] * n, "remember": True}
     answer = service.http.post(f"/models/{model}/classify", json=body)
     return [one["id"] for one in answer.json()["results"]]
-
-
-def forget(service: Served) -> None:
-    with service.server.client() as client:
-        assert client.delete(*client.keys("*:remembered"))
 
 
 @pytest.mark.parametrize("what", ["learn", "classify"])
@@ -50,15 +44,6 @@ def test_lines_with_large_vectors_are_appended_in_small_entries(service: Served,
     assert max(sizes) < 5 * 2**20
 
 
-def test_the_offset_of_a_batch_is_the_largest_of_its_results(service: Served, model: str) -> None:
-    old = {"text": "tin", "labels": ["metal"], "key": "old"}
-    learn(service, model, old)
-    new = [{"text": "gold", "labels": ["metal"], "key": f"new{i}"} for i in range(2)]
-    answer = learn(service, model, {"instances": [*new, old]}).json()
-    assert answer["offset"] == answer["results"][1]["offset"]
-    assert service.learned(model) == 3
-
-
 @pytest.mark.parametrize("form", ["single", "lines", "batch", "header"])
 def test_a_forgotten_prediction_under_a_key_answers_as_the_first_time(service: Served, model: str, form: str) -> None:
     """Also beside new events, and not with other labels."""
@@ -78,7 +63,8 @@ def test_a_forgotten_prediction_under_a_key_answers_as_the_first_time(service: S
         return list(answer.get("results", [answer]))
 
     first = sent(*keyed)
-    forget(service)
+    with service.server.client() as client:
+        assert client.delete(*client.keys("*:remembered"))
     assert sent(*keyed) == first
     field = {"batch": "instances[2].key"}.get(form, "key")
     checked_problem(sent(*keyed[:-1], changed)[-1], 422, "invalid-field", field)
@@ -95,9 +81,7 @@ def test_a_forgotten_prediction_under_a_key_answers_as_the_first_time(service: S
 @pytest.mark.parametrize(
     "change", [{"boolean": True}, {"analyzer": {"kind": "char"}}, {"negative": "split"}, {"numbers": "raw"}]
 )
-def test_an_instance_remembered_before_a_change_of_its_reading_is_a_conflict(
-    service: Served, model: str, change: dict[str, Any]
-) -> None:
+def test_an_instance_remembered_before_a_change_of_its_reading_is_a_conflict(service, model, change):
     [id_] = remembered(service, model)
     body = {"prediction": id_, "labels": ["metal"]}
     assert service.http.put(f"/models/{model}", json=change).status_code == 200

@@ -14,7 +14,6 @@ from tests.support.served import NDJSON, Served, lines, problem, served
 ONE = {"features": {"f": 1}}
 LABELLED = ONE | {"labels": ["a"]}
 
-
 SETTINGS = {"max_batch": 20, "max_body_bytes": 3_000_000}
 
 
@@ -61,17 +60,12 @@ def test_bodies_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
             one.sendall(head + b"x" * 900_000)
             with socket.create_connection(("127.0.0.1", service.port), timeout=20) as other:
                 other.sendall(head + b"x" * 900_000)
-                answer = first_of(one, other)
+                [first, *_], _, _ = select.select([one, other], [], [], 20)
+                answer = first.recv(65_536)
                 assert answer.startswith(b"HTTP/1.1 503"), answer
                 assert b"/problems/overloaded" in answer
                 assert b"retry-after: 1" in answer.lower()
         assert service.http.post("/classify", json=ONE).status_code == 200
-
-
-def first_of(*connections: socket.socket) -> bytes:
-    ready, _, _ = select.select(connections, [], [], 20)
-    assert ready
-    return bytes(ready[0].recv(65_536))
 
 
 def test_no_request_but_a_configuration_has_a_field_for_a_url(service: Served) -> None:

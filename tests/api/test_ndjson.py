@@ -14,7 +14,6 @@ from tests.support.served import NDJSON, Served, checked_problem, fresh_model, l
 END = b"0\r\n\r\n"
 APPLIED = b'"applied":true'
 
-
 SETTINGS = {"max_ndjson_lines": 3000, "max_body_bytes": 20_000, "max_ndjson_bytes": 2_000_000}
 
 
@@ -82,14 +81,8 @@ def test_a_bad_line_does_not_stop_the_rest(service: Served, model: str) -> None:
 def test_every_line_stands_alone(service: Served, model: str) -> None:
     path = f"/models/{model}/learn"
     keyed = instance(1) | {"key": "one"}
-    mixed = [
-        keyed,
-        instance(2) | {"wait": "log"},
-        instance(3),
-        keyed,
-        keyed | {"labels": ["another"]},
-        instance(4) | {"source": "there"},
-    ]
+    mixed = [keyed, instance(2) | {"wait": "log"}, instance(3), keyed]
+    mixed += [keyed | {"labels": ["another"]}, instance(4) | {"source": "there"}]
     answered = lines(service.http.post(path, content=ndjson(*mixed), headers=NDJSON))
     assert answered[3] == answered[0]
     assert checked_problem(answered[4], 422, "invalid-field", "key")["line"] == 5
@@ -163,15 +156,9 @@ def opened(service: Served, path: str, first: bytes = b"", buffer: int | None = 
     connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
     if buffer is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    connection.sendall(_head(service, path) + (_chunk(first) if first else b""))
+    head = f"POST {path} HTTP/1.1\r\nHost: {service.url[7:]}\r\nContent-Type: application/x-ndjson\r\n"
+    connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + (_chunk(first) if first else b""))
     return connection
-
-
-def _head(service: Served, path: str) -> bytes:
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: {service.url[7:]}\r\nContent-Type: application/x-ndjson\r\n"
-        "Transfer-Encoding: chunked\r\n\r\n"
-    ).encode()
 
 
 def _chunk(piece: bytes) -> bytes:

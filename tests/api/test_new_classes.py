@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import numpy as np
@@ -19,13 +19,13 @@ from abound_core.model.live_model import LiveModel
 from tests.support.served import NDJSON, lines, ndjson, served
 
 
-def model(live: LiveModel) -> Any:
-    return cast("Any", SimpleNamespace(live=live))
+def model(config: ModelConfig) -> Any:
+    return SimpleNamespace(live=LiveModel(config, (1, 2)))
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
 def test_an_index_learns_the_last_class_that_it_says_it_can_hold(update: str) -> None:
-    index = Index(IndexParams.of(ModelConfig(update=cast("Any", update))))
+    index = Index(IndexParams.of(ModelConfig(update=update)))
     most = index.most_classes or 2**24
     ids, values = np.zeros(1, np.int32), np.ones(1, np.float32)
     for class_id, connections in ((most - 1, 1), (most, 1 if index.most_classes is None else 0)):
@@ -35,15 +35,10 @@ def test_an_index_learns_the_last_class_that_it_says_it_can_hold(update: str) ->
 
 
 @pytest.mark.parametrize(("update", "max_classes", "refused"), [("sls", None, 4), ("sls", 3, 3), ("fsu", None, None)])
-def test_a_class_that_the_index_could_not_learn_is_refused(
-    update: str, max_classes: int | None, refused: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "abound_core.index.layout_kernels.CLASS_MASK", np.uint64(3)
-    )  # read where it is asked, compiled elsewhere
-    new = RequestAdditions(
-        PendingClasses(model(LiveModel(ModelConfig(update=cast("Any", update), max_classes=max_classes), (1, 2))))
-    )
+def test_a_class_that_the_index_could_not_learn_is_refused(update, max_classes, refused, monkeypatch):
+    # read where it is asked, compiled elsewhere
+    monkeypatch.setattr("abound_core.index.layout_kernels.CLASS_MASK", np.uint64(3))
+    new = RequestAdditions(PendingClasses(model(ModelConfig(update=update, max_classes=max_classes))))
     for n, label in enumerate("abcdefg"):
         if n == refused:
             with pytest.raises(Conflict, match=f"of at most {refused}: '{label}' is new"):
@@ -55,8 +50,8 @@ def test_a_class_that_the_index_could_not_learn_is_refused(
 
 
 async def test_classes_that_are_on_their_way_count_for_all_requests() -> None:
-    live = LiveModel(ModelConfig(max_classes=3), (1, 2))
-    new = PendingClasses(model(live))
+    taught = model(ModelConfig(max_classes=3))
+    new = PendingClasses(taught)
     with new.track_request(60) as first:
         first.check(["a", "b"])
         lacks = "0 classes and 2 more pending of at most 3: 'c' is new"
@@ -66,7 +61,7 @@ async def test_classes_that_are_on_their_way_count_for_all_requests() -> None:
             third.check(["c"])  # what was refused counts no more
         with pytest.raises(Conflict), new.track_request(60) as late:
             late.check(["d"])  # what may be in the log and is not learned yet still does
-        live.labels.add(b"c")
+        taught.live.labels.add(b"c")
     with pytest.raises(Conflict, match="1 classes and 2 more"), new.track_request(60) as last:
         last.check(["d"])
 
@@ -89,7 +84,7 @@ def test_a_line_that_is_refused_counts_for_nothing() -> None:
 
 
 async def test_what_never_came_into_the_log_counts_no_more_after_a_while() -> None:
-    new = PendingClasses(model(LiveModel(ModelConfig(max_classes=1), (1, 2))))
+    new = PendingClasses(model(ModelConfig(max_classes=1)))
     with contextlib.suppress(OutcomeUnknown), new.track_request(0.0) as lost:
         lost.check(["a"])
         raise OutcomeUnknown("the store went away")

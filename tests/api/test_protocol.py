@@ -15,19 +15,14 @@ import pytest
 import uvicorn
 
 from abound.api import protocol
-from abound.api.protocol import (
-    MAX_BODY_CHECKS,
-    MAX_HEAD_CHECKS,
-    MAX_TURN_REQUESTS,
-    STALL_CHECK_SECONDS,
-    ClientConnection,
-)
 from abound.processes.startup_page import listen
 from tests.support import job_worker
+from tests.support.replicas import until
 from tests.support.served import Served, served
 
 MB = 1_000_000
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+HALF = HEAD + b"Content-Length: 9\r\n\r\nabc"
 BOUNDS = {"head_bytes": 2000, "request_bytes": 100_000, "connections": 100}
 
 
@@ -57,13 +52,11 @@ class Echo:
 
 
 @asynccontextmanager
-async def listening(
-    app: Any = None, shortcuts: Any = None, keep_alive: int = 75, **bounds: int
-) -> AsyncIterator[tuple[int, Any]]:
+async def listening(app=None, shortcuts=None, keep_alive=75, **bounds) -> AsyncIterator[tuple[int, Any]]:
     """The port of an application with these bounds, and what uvicorn knows of its connections."""
     own = BOUNDS | bounds
     first = [own.pop(name) for name in ("head_bytes", "request_bytes", "connections")]
-    kind = ClientConnection.with_bounds(*first, *([shortcuts] if shortcuts else []), **own)
+    kind = protocol.ClientConnection.with_bounds(*first, *([shortcuts] if shortcuts else []), **own)
     app = Echo() if app is None else app
     config = uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_config=None, timeout_keep_alive=keep_alive)
     server = uvicorn.Server(config)
@@ -87,18 +80,12 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 
 @asynccontextmanager
-async def one(*given: Any, **options: Any) -> AsyncIterator[tuple[Any, Any, ClientConnection, int]]:
+async def one(*given: Any, **options: Any) -> AsyncIterator[tuple[Any, Any, protocol.ClientConnection, int]]:
     """One connection to an application: both ends, and the port."""
     async with listening(*given, **options) as (port, state), connected(port) as (reader, writer):
         await until(lambda: state.connections)
         [connection] = state.connections
         yield reader, writer, connection, port
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def until_still(number: Any) -> int:
@@ -232,7 +219,11 @@ async def test_one_connection_too_many_is_told_to_come_back() -> None:
 
 @pytest.mark.parametrize(
     ("sent", "looks"),
-    [(b"", MAX_HEAD_CHECKS), (HEAD, MAX_HEAD_CHECKS), (HEAD + b"Content-Length: 9\r\n\r\nabc", MAX_BODY_CHECKS)],
+    [
+        (b"", protocol.MAX_HEAD_CHECKS),
+        (HEAD, protocol.MAX_HEAD_CHECKS),
+        (HEAD + b"Content-Length: 9\r\n\r\nabc", protocol.MAX_BODY_CHECKS),
+    ],
     ids=["nothing", "half a head", "half a body"],
 )
 async def test_a_request_that_does_not_come_on_is_hung_up_on(sent: bytes, looks: int) -> None:
@@ -248,13 +239,13 @@ async def test_a_request_that_does_not_come_on_is_hung_up_on(sent: bytes, looks:
 async def test_a_head_that_dribbles_is_hung_up_on_and_a_body_that_comes_is_not() -> None:
     async with one() as (reader, writer, connection, _):
         await in_pieces(writer, HEAD)
-        for _ in range(MAX_HEAD_CHECKS + 1):
+        for _ in range(protocol.MAX_HEAD_CHECKS + 1):
             await in_pieces(writer, b"x: y\r\n")
             connection.close_if_stalled()
         assert await closed(reader)
     async with one() as (reader, writer, connection, _):
         await in_pieces(writer, HEAD + b"Content-Length: 40\r\n\r\n")
-        for _ in range(MAX_BODY_CHECKS + 8):
+        for _ in range(protocol.MAX_BODY_CHECKS + 8):
             await in_pieces(writer, b"ab")
             connection.close_if_stalled()
         assert await answer(reader) == (200, b"ab" * 20)
@@ -302,10 +293,10 @@ async def test_no_more_than_a_few_requests_wait_for_another_and_the_rest_is_not_
         writer.write(gets(200_000))
         await until(lambda: connection.unparsed_bytes)
         assert await until_still(lambda: connection.unparsed_bytes) <= 2**18
-        assert (app.n_begun, len(connection.pipeline)) == (1, MAX_TURN_REQUESTS - 1)
+        assert (app.n_begun, len(connection.pipeline)) == (1, protocol.MAX_TURN_REQUESTS - 1)
         app.opened.set()
         assert await answers(reader, 300) == numbers(300)
-        assert len(connection.pipeline) < MAX_TURN_REQUESTS
+        assert len(connection.pipeline) < protocol.MAX_TURN_REQUESTS
     assert connection.unparsed_bytes == 0
 
 
@@ -340,7 +331,7 @@ async def test_a_client_that_does_not_read_its_answers_is_closed(reads: bool) ->
         await until(waiting)
         await until_still(waiting)
         for _ in range(3):
-            for _ in range(math.ceil(20 / STALL_CHECK_SECONDS)):
+            for _ in range(math.ceil(20 / protocol.STALL_CHECK_SECONDS)):
                 connection.close_if_stalled()
             assert not connection.transport.is_closing()
             if not reads:
@@ -406,7 +397,7 @@ async def test_one_that_waits_for_leave_to_send_is_given_it() -> None:
 
 
 async def test_many_sent_together_are_answered_in_order() -> None:
-    bodies = [b"wait" if i % 7 == 3 else b"%d" % i for i in range(3 * MAX_TURN_REQUESTS)]
+    bodies = [b"wait" if i % 7 == 3 else b"%d" % i for i in range(3 * protocol.MAX_TURN_REQUESTS)]
     async with one(shortcuts=of_path) as (reader, writer, *_):
         writer.write(b"".join(map(asked, bodies)))
         found = await answers(reader, len(bodies))
@@ -422,7 +413,7 @@ async def test_a_connection_is_closed_after_its_idle_time_and_at_a_stop(path: by
         for _ in range(2):
             writer.write(asked(b"a", path) * 20)
             await answers(reader, 20)
-            for _ in range(math.ceil(connection.timeout_keep_alive / STALL_CHECK_SECONDS)):
+            for _ in range(math.ceil(connection.timeout_keep_alive / protocol.STALL_CHECK_SECONDS)):
                 connection.close_if_stalled()
             assert not connection.transport.is_closing()
         if ends == "stop":

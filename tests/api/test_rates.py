@@ -86,12 +86,6 @@ def test_settings_limit_keys_without_a_rate_of_their_own(monkeypatch: pytest.Mon
         assert [classify(service, own, ONE).status_code for _ in range(5)] == [200] * 5
 
 
-@pytest.mark.parametrize("text", ["", "5", "5/fortnight", "0/second", "9999999999/second", "9/second;2/minute"])
-def test_what_is_no_rate(text: str) -> None:
-    with pytest.raises(ValueError, match="must"):
-        rate_of(text)
-
-
 async def test_a_source_over_its_rate_uses_up_nothing_of_its_key(store: Store) -> None:
     terms = KeyTerms(["learn"], rate="8/minute", source_rate="2/minute")
     rates, grant = RateLimiter(store), Grant(create_key(terms, 0.0, ()).key)
@@ -170,9 +164,7 @@ async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_
         await store.close()
         store = Store(own_server.url, replace(PATIENT, reply_seconds=1.0))
         rates = RateLimiter(store, RateParams(source="10/minute"))
-        with pytest.raises(
-            StoreUnavailable, match="instances of this key cannot be counted against its rate; nothing was appended"
-        ):
+        with pytest.raises(StoreUnavailable, match=r"of this key cannot be counted .*; nothing was appended"):
             await rates.count(rate, "key", "one", 1, learns=True)
         several = [NdjsonLine(number, b'{"source": "%d"}' % number) for number in range(1, 61)]
         began = time.monotonic()

@@ -5,7 +5,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,12 @@ from abound_core.errors import InvalidInstance
 from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
-from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
+from tests.support import stand_in
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem
 
 D = 8
 KEY = "not-for-anyone"
+SETTINGS = {"encoder_seconds": 3.0, "encoder_key": SecretStr(KEY)}
 
 
 def numbers(text: str) -> list[float]:
@@ -42,13 +44,13 @@ class Endpoint(ThreadingHTTPServer):
         self.embed = {"url": f"http://{self.host}/v1/embeddings", "model": "small"}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(stand_in.JsonHandler):
     protocol_version = "HTTP/1.1"
     server: Endpoint
 
     def do_POST(self) -> None:
         endpoint = self.server
-        texts = json.loads(self.rfile.read(int(self.headers["content-length"])))["input"]
+        texts = self.sent()["input"]
         endpoint.asked.append(texts)
         endpoint.keys.add(self.headers["authorization"])
         made = [{"index": at, "embedding": numbers(text)} for at, text in enumerate(texts)]
@@ -56,35 +58,21 @@ class Handler(BaseHTTPRequestHandler):
         if endpoint.ended.wait(8 if body == b"slow" else 0):
             self.close_connection = True
             return
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.send_header("location", endpoint.embed["url"])
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        self.answer(body, status, location=endpoint.embed["url"])
 
 
 @contextmanager
 def running() -> Iterator[Endpoint]:
-    with Endpoint() as endpoint:
-        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+    endpoint = Endpoint()
+    with stand_in.running(endpoint):
         yield endpoint
         endpoint.ended.set()
-        endpoint.shutdown()
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
     with running() as endpoint:
         yield endpoint
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served(encoder_seconds=3.0, encoder_key=SecretStr(KEY)) as service:
-        yield service
 
 
 def model_of(service: Served, endpoint: Endpoint) -> str:
@@ -142,9 +130,7 @@ WRONG: dict[str, tuple[int, bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_an_endpoint_does_wrong_changes_nothing(
-    service: Served, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_what_an_endpoint_does_wrong_changes_nothing(service, endpoint, monkeypatch, case):
     path = model_of(service, endpoint)
     *wrong, detail = WRONG[case]
     monkeypatch.setattr(endpoint, "wrong", wrong)
@@ -156,9 +142,7 @@ def test_what_an_endpoint_does_wrong_changes_nothing(
     assert service.http.get(path).json()["learned"] == 0
 
 
-def test_a_repeat_with_a_key_may_get_another_vector(
-    service: Served, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeat_with_a_key_may_get_another_vector(service, endpoint, monkeypatch):
     path, body = model_of(service, endpoint), {"text": "red", "labels": ["a"], "key": "k"}
     first = service.http.post(f"{path}/learn", json=body).json()
     monkeypatch.setattr(endpoint, "wrong", (200, changed()))

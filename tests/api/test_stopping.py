@@ -23,7 +23,6 @@ from abound.tasks import forever
 from abound_core.errors import Corrupted
 from tests.support.job_worker import until
 from tests.support.served import Served, served
-from tests.support.valkey import Server
 
 SECRET = "bearer-3f9c1a77"
 FEATURE = "diagnosis-5d21"
@@ -43,10 +42,11 @@ def logged() -> Iterator[None]:
         root.setLevel(level)
 
 
-def half(service: Served, path: str, body: str, media: str = "application/json", method: str = "POST") -> socket.socket:
-    """A connection that has sent its head and the beginning of its body."""
+def sent(service: Served, start: str, body: str, lines: bool = False, length: int = 5000) -> socket.socket:
+    """A connection that has sent its head and its body, or the beginning of it."""
     connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
-    head = f"{method} {path} HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: 5000\r\n\r\n"
+    media = "application/x-ndjson" if lines else "application/json"
+    head = f"{start} HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: {length}\r\n\r\n"
     connection.sendall((head + body).encode())
     return connection
 
@@ -64,12 +64,12 @@ def test_requests_that_a_stop_cuts_off_end_in_the_form_of_all_errors(capfd: pyte
     begun = json.dumps({"features": {FEATURE: 1}, "labels": [FEATURE]})
     with logged(), served(stop_seconds=1.0) as service:
         connections = [
-            half(service, "/learn", begun[:-1]),
-            half(service, "/classify", begun[:-1]),
-            half(service, "/learn", begun[:-1], "application/x-ndjson"),
-            half(service, "/models/new", begun[:-1], method="PUT"),
+            sent(service, "POST /learn", begun[:-1]),
+            sent(service, "POST /classify", begun[:-1]),
+            sent(service, "POST /learn", begun[:-1], lines=True),
+            sent(service, "PUT /models/new", begun[:-1]),
         ]
-        streaming = half(service, "/learn", begun + "\n" + begun[:-1], "application/x-ndjson")
+        streaming = sent(service, "POST /learn", begun + "\n" + begun[:-1], lines=True)
         first = streaming.recv(65_536)
         while b'"applied":true' not in first:
             first += streaming.recv(65_536)
@@ -98,16 +98,14 @@ def test_learning_that_a_stop_cuts_off_has_an_unknown_outcome(capfd: pytest.Capt
         appender = service.app.state.parts.replica.model("default").appender
         with service.server.client() as client:
             client.client_pause(60_000, all=False)  # the store reads and does not write
-        connections = []
-        for start, content, media in (
-            ("POST /learn", json.dumps(body), "application/json"),
-            ("POST /learn", json.dumps(body) + "\n", "application/x-ndjson"),
-            ("PUT /models/default/labels", json.dumps({"labels": [{"label": FEATURE}]}), "application/json"),
-        ):
-            connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
-            head = f"{start} HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: {len(content)}\r\n\r\n"
-            connection.sendall((head + content).encode())
-            connections.append(connection)
+        connections = [
+            sent(service, start, content, lines, len(content))
+            for start, content, lines in (
+                ("POST /learn", json.dumps(body), False),
+                ("POST /learn", json.dumps(body) + "\n", True),
+                ("PUT /models/default/labels", json.dumps({"labels": [{"label": FEATURE}]}), False),
+            )
+        ]
         until(lambda: appender.waiting[0] == 3)
     for connection in connections:
         answer = everything(connection)
@@ -123,9 +121,7 @@ def test_learning_that_a_stop_cuts_off_has_an_unknown_outcome(capfd: pytest.Capt
     [(RuntimeError("can't start new thread"), True), (Corrupted("damaged"), False)],
     ids=["ends", "stays"],
 )
-async def test_a_process_ends_if_a_part_of_it_has_crashed(
-    server: Server, monkeypatch: pytest.MonkeyPatch, error: Exception, ends: bool
-) -> None:
+async def test_a_process_ends_if_a_part_of_it_has_crashed(server, monkeypatch, error, ends):
     monkeypatch.setattr(Follower, "_follow", AsyncMock(side_effect=error))
     settings = Settings(redis_url=SecretStr(server.url), host="127.0.0.1", port=0)
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:

@@ -15,6 +15,7 @@ from abound import AsyncClient, Client
 from abound.api import app
 from abound.processes import tracing
 from abound_core.errors import CannotStart
+from tests.client.mock_service import Script, client
 from tests.support.job_worker import until
 from tests.support.served import Served, served
 
@@ -38,13 +39,8 @@ def traced() -> Iterator[Served]:
 
 def finished(requests: int = 1) -> list[ReadableSpan]:
     """The finished spans, once these requests are among them: the span of a request ends after its answer is sent."""
-
-    def spans() -> list[ReadableSpan] | None:
-        found = list(EXPORTER.get_finished_spans())
-        return found if [one.name for one in found].count("request") >= requests else None
-
-    found: list[ReadableSpan] = until(spans)
-    return found
+    until(lambda: [one.name for one in EXPORTER.get_finished_spans()].count("request") >= requests)
+    return list(EXPORTER.get_finished_spans())
 
 
 def spans_after(answer: httpx.Response) -> list[ReadableSpan]:
@@ -64,11 +60,8 @@ def test_a_lesson_is_appended_and_applied_within_its_request(traced: Served) -> 
     assert request.parent is not None
     assert request.parent.span_id == int(CALLER, 16)
     assert {one.parent.span_id for one in (append, apply) if one.parent} == {request.context.span_id}
-    assert dict(request.attributes or {}) == {
-        "http.request.method": "POST",
-        "url.path": "/learn",
-        "http.response.status_code": 200,
-    }
+    about = {"http.request.method": "POST", "url.path": "/learn", "http.response.status_code": 200}
+    assert dict(request.attributes or {}) == about
     assert append.end_time <= apply.start_time <= apply.end_time <= request.end_time  # type: ignore[operator]
 
 
@@ -85,24 +78,18 @@ async def test_the_clients_pass_the_trace_on(traced: Served) -> None:
     tracer = TracerProvider().get_tracer("application")
     EXPORTER.clear()
     with tracer.start_as_current_span("page") as span:
-        with Client(traced.url) as client:
-            await asyncio.to_thread(client.model().classify, "wheat")
-        async with AsyncClient(traced.url) as client:
-            await client.classify("default", {"text": "wheat"})
+        with Client(traced.url) as made:
+            await asyncio.to_thread(made.model().classify, "wheat")
+        async with AsyncClient(traced.url) as made:
+            await made.classify("default", {"text": "wheat"})
     found = [one for one in finished(2) if one.name == "request"]
     assert [one.parent and one.parent.span_id for one in found] == [span.get_span_context().span_id] * 2
 
 
 def test_a_client_outside_of_a_trace_sends_none() -> None:
-    seen: list[httpx.Headers] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request.headers)
-        return httpx.Response(200, json={})
-
-    with Client("http://service", transport=httpx.MockTransport(answer)) as client:
-        client.models()
-    assert "traceparent" not in seen[0]
+    script = Script(200)
+    client(script).models()
+    assert "traceparent" not in script.requests[0].headers
 
 
 def test_a_service_without_the_libraries_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,6 @@ from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, pro
 D = 12
 
 
-HAS_ARTIFACTS = True
-
-
 def numbers(kind: int, seed: int) -> list[float]:
     """A vector of one of three kinds."""
     made = np.random.default_rng(seed).normal(0, 0.3, D)
@@ -37,18 +34,14 @@ def best(answer: dict[str, Any]) -> str:
     return str(answer["labels"][0]["label"])
 
 
-def encoded(kind: int, seed: int) -> dict[str, str]:
-    data = np.array(numbers(kind, seed), "<f4").tobytes()
-    return {"base64": base64.b64encode(data).decode(), "dtype": "float32"}
-
-
 def test_every_way_to_ask_gives_the_same_answer(service: Served, model: str) -> None:
     path = f"/models/{model}/classify"
     for kind in range(3):
         asked = {"vector": numbers(kind, 100 + kind)}
         answer = service.http.post(path, json=asked).json()
         assert best(answer) == f"kind {kind}"
-        assert service.http.post(path, json={"vector": encoded(kind, 100 + kind)}).json() == answer
+        data = base64.b64encode(np.array(asked["vector"], "<f4")).decode()
+        assert service.post(path, vector={"base64": data, "dtype": "float32"}) == answer
         assert service.http.post(path, json={"instances": [asked]}).json()["results"][0]["labels"] == answer["labels"]
         [line] = lines(service.http.post(path, content=ndjson(asked), headers=NDJSON))
         assert line == answer
@@ -172,11 +165,9 @@ def test_a_model_encodes_texts(service: Served) -> None:
     model = fresh_model(service, update="sls", analyzer={"embed": "wordllama"})
     for text, label in (("my card was stolen", "lost"), ("book a flight to Rome", "travel")):
         assert service.http.post(f"/models/{model}/learn", json={"text": text, "labels": [label]}).status_code == 200
-    answer = service.http.post(
-        f"/models/{model}/classify", json={"text": "someone took their wallets", "explain": True}
-    )
-    assert answer.json()["labels"][0]["label"] == "lost"
-    assert "(meaning)" in [part["feature"] for part in answer.json()["labels"][0]["because"]]
+    [first, *_] = service.post(f"/models/{model}/classify", text="someone took their wallets", explain=True)["labels"]
+    assert first["label"] == "lost"
+    assert "(meaning)" in [part["feature"] for part in first["because"]]
     wrong = service.http.post(f"/models/{model}/classify", json={"text": "wallets", "vector": [1, 2]})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "vector")
     assert "those of this model have 256" in wrong.json()["detail"]

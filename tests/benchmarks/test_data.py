@@ -205,13 +205,11 @@ def test_a_download_that_is_not_the_source_is_refused(tmp_path, monkeypatch, ans
 
 
 def test_a_set_is_built_once_downloaded_and_refused_in_another_size(tmp_path, monkeypatch):
-    content = archive(
-        tmp_path / "n.tgz", {f"20news-bydate-{part}/a/1": b"x" for part in ("train", "test")}
-    ).read_bytes()
+    members = {f"20news-bydate-{part}/a/1": b"x" for part in ("train", "test")}
+    content = archive(tmp_path / "n.tgz", members).read_bytes()
     found = ["https://example.org/x", hashlib.sha256(content).hexdigest()]
-    wanted = data.DataSet(
-        task="", licence="", split="", load="newsgroups", sizes={"train.jsonl": 1, "test.jsonl": 1}, archive=found
-    )
+    sizes = {"train.jsonl": 1, "test.jsonl": 1}
+    wanted = data.DataSet(task="", licence="", split="", load="newsgroups", sizes=sizes, archive=found)
     monkeypatch.setitem(data.SETS, "clinc150", wanted)
     assert not data.build("clinc150", tmp_path, tmp_path / "cache", client(httpx.Response(200, content=content)))
     assert b'"labels":["a"]' in gzip.decompress((tmp_path / "clinc150" / "train.jsonl.gz").read_bytes())

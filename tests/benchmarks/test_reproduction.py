@@ -15,8 +15,13 @@ from benchmarks.reproduction import __main__ as program
 from benchmarks.reproduction.comparisons import PLOTS, TABLES, select_experiments
 from benchmarks.reproduction.data_sets import SETS
 from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, Row
+from benchmarks.reproduction.proportions import (
+    deviation,
+    distances,
+)
 from benchmarks.reproduction.report import command, page
 from benchmarks.reproduction.results import ResultsFile
+from tests.documents.data_sets import make
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,36 +34,15 @@ def run(*arguments: object) -> str:
     return done.stderr
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    rng = np.random.default_rng(0)
-    folder = tmp_path / "data"
-    for name in ("bibtex", "newsgroups20"):
-        (folder / name).mkdir(parents=True)
-    for part, n in (("train", 120), ("test", 20)):
-        lines = [f"{n} 30 5"]
-        for _ in range(n):
-            label = int(rng.integers(5))
-            words = sorted({label * 6 + int(place) for place in rng.integers(0, 6, 3)} | {int(rng.integers(30))})
-            lines.append(f"{label} " + " ".join(f"{word}:1" for word in words))
-        (folder / "bibtex" / f"{part}.txt").write_text("\n".join(lines) + "\n")
-        texts = [{"text": f"a word of group{i % 3} number{i % 7}", "labels": [f"group {i % 3}"]} for i in range(n)]
-        (folder / "newsgroups20" / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in texts))
-    return folder
-
-
 @pytest.mark.long
-def test_quick_on_tiny_data(data, tmp_path):
+def test_quick_on_tiny_data(tmp_path):
     """All that is quick; a sentence for each set that is not there; the second time nothing runs."""
-    out = tmp_path / "docs"
+    data, out = tmp_path / "data", tmp_path / "docs"
+    make(data, ("bibtex", "newsgroups20"))
     said = run("--quick", "--data", data, "--out", out)
     figures = {one["id"]: one for one in json.loads((out / "reproduction/figures.json").read_text())}
-    here = [
-        one
-        for one in select_experiments([], quick=True)
-        if one.data in ("bibtex", "newsgroups20", "newsgroups20-random")
-    ]
-    assert set(figures) == {one.id for one in here}
+    here = ("bibtex", "newsgroups20", "newsgroups20-random")
+    assert set(figures) == {one.id for one in select_experiments([], quick=True) if one.data in here}
     assert figures["bibtex swnn"]["measures"]["P@1"] > 50
     assert said.count("delicious: not in the data folder") == 1
     text = (out / "reproduction.md").read_text()
@@ -143,3 +127,11 @@ def test_an_experiment_can_be_run(one):
         ModelConfig.from_dict(changes)
     else:
         BatchEvaluation.from_fields(one.method, changes)
+
+
+def test_a_tenth_as_least_weight_is_worse_than_a_hundredth():
+    """Figures 21 and 22."""
+    means = [np.mean([deviation(0.1, 100, w, np.random.default_rng(seed)) for seed in range(20)]) for w in (0.01, 0.1)]
+    assert means[0] < means[1]
+    l1 = [np.mean([distances(w, np.random.default_rng(seed))[0] for seed in range(20)]) for w in (0.01, 0.1)]
+    assert l1[0] < l1[1]

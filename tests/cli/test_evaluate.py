@@ -1,9 +1,12 @@
-"""``abound evaluate`` and ``abound methods``."""
+"""``abound evaluate`` and ``abound methods``, and the running accuracy of commands against the plain definition."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from abound.cli.accuracy import RunningAccuracy
 from tests.support.command_line import Run
 
 
@@ -49,9 +52,7 @@ def test_evaluate_shows_what_a_model_would_decide(run: Run, train: Path, test: P
         (["--method", "frequency", "--set", "params=auto"], "no parameters that can be searched"),
     ],
 )
-def test_evaluate_refuses_what_it_does_not_know(
-    options: list[str], message: str, run: Run, train: Path, test: Path
-) -> None:
+def test_evaluate_refuses_what_it_does_not_know(options, message, run, train, test):
     ran = run("evaluate", "--train", train, "--test", test, *options)
     assert ran.code == 2
     assert message in ran.err
@@ -112,3 +113,25 @@ def test_the_methods_are_listed(run: Run) -> None:
     people = run("methods")
     assert people.code == 0
     assert all(name in people.out for name in listed.json)
+
+
+def plain(ranks: list[int | None]) -> dict[str, object]:
+    n = len(ranks)
+    if n == 0:
+        return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
+    found = [rank for rank in ranks if rank]
+    return {
+        "n": n,
+        "R@1": sum(rank <= 1 for rank in found) / n,
+        "R@5": sum(rank <= 5 for rank in found) / n,
+        "MRR": pytest.approx(sum(1 / rank for rank in found) / n),
+    }
+
+
+@given(st.lists(st.none() | st.integers(0, 9), max_size=30), st.integers(1, 10))
+def test_all_and_the_newest(ranks: list[int | None], window: int) -> None:
+    tally = RunningAccuracy(window)
+    for rank in ranks:
+        tally.add(rank)
+    assert tally.all() == plain(ranks)
+    assert tally.window() == plain(ranks[-window:])

@@ -55,9 +55,7 @@ def test_metrics_are_shown_for_people(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("columns", ["40", None])
-def test_ids_are_listed_whole_however_narrow_the_terminal_is(
-    run: Run, columns: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_are_listed_whole_however_narrow_the_terminal_is(run, columns, monkeypatch):
     error = "a sentence that is so long that it does not fit into a line of any terminal that somebody has open " * 2
     job = {"id": "0123456789abcdef0123", "state": "running", "progress": 0.25, "method": "one_vs_rest", "stage": None}
     job |= {"model": "a-model-with-a-name", "error": error, "created": 1.7e9}

@@ -1,27 +1,22 @@
-"""``abound register`` and ``abound labels``: names of labels on the command line."""
+"""``abound register`` and ``abound labels``: names of labels on the command line, from tables and SKOS vocabularies."""
 
 import csv
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from abound.cli.skos import MAX_DESCRIPTION, read_concepts
 from abound.client import Client
+from abound_core.errors import Malformed
 from tests.support.command_line import Run
-from tests.support.served import Served, served
+from tests.support.served import Served
 
 LINES = (
     '{"label": "c7", "name": "Wheat", "metadata": {"colour": "red"}}\n\n{"label": "c8", "description": "crude oil"}\n'
 )
 TABLE = "label,name,description,parent,colour\nc7,Wheat,,c0,red\nc8,,crude oil,,\n"
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as service:
-        yield service
 
 
 @pytest.fixture
@@ -58,7 +53,7 @@ def test_lists_are_searched_and_sorted_and_answers_stay_below_a_label(run: Run, 
     labels, texts = tmp_path / "labels.csv", tmp_path / "texts.jsonl"
     labels.write_text("label,name,parent\nc1,Café,c0\nc2,Tea,c0\nc3,Mugs,\n")
     texts.write_text("".join(json.dumps({"text": "red", "labels": [one]}) + "\n" for one in ("c1", "c2", "c3", "c3")))
-    run("models", "create", "tree", "--url", url)
+    run("models", "create", "tree", "--url", url, "--set", "update=sls")
     assert "3 labels registered: 3 names, 0 descriptions, 2 parents" in run("register", labels, *at, "--no-learn").out
     run("learn", texts, *at)
     assert run("labels", *at, "--contains", "CAFE", "--json").json["labels"] == ["c1"]
@@ -72,20 +67,10 @@ def test_lists_are_searched_and_sorted_and_answers_stay_below_a_label(run: Run, 
     assert answered("--include", "c0") == {"c1", "c2"}
     assert answered("--include", "c1", "--include", "c3", "--exclude", "c1") == {"c3"}
     assert answered("--exclude", "c0", "--exclude", "c3") == set()
+    assert answered("--known", "c1", "--known", "c3") == {"c2"}
     [levels] = run("classify", texts, *at, "--limit", "1", "--levels", "--include", "c1").out.splitlines()
     assert json.loads(levels)["labels"][0]["path"] == ["c0", "c1"]
     assert "did you mean 'c1'" in run("classify", texts, *at, "--include", "cafes").err
-
-
-def test_labels_that_are_chosen_already_are_evidence(run: Run, url: str, tmp_path: Path) -> None:
-    at, texts = ("--url", url, "-m", "wardrobe"), tmp_path / "texts.jsonl"
-    sets = (["shirt", "silk"], ["hat", "felt"]) * 20
-    texts.write_text("".join(json.dumps({"text": "red", "labels": labels}) + "\n" for labels in sets))
-    run("models", "create", "wardrobe", "--url", url, "--set", "update=sls")
-    run("learn", texts, *at)
-    for known, other in (("shirt", "silk"), ("felt", "hat")):
-        [line] = run("classify", texts, *at, "--limit", "1", "-k", "1", "--known", known).out.splitlines()
-        assert [one["label"] for one in json.loads(line)["labels"]] == [other]
 
 
 def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path: Path) -> None:
@@ -112,10 +97,8 @@ def test_a_vocabulary_may_have_no_header(run: Run, url: str, tmp_path: Path) -> 
     run("models", "create", "vocabulary", "--url", url)
     assert run("register", vocabulary, "--no-header", "--url", url, "-m", "vocabulary").code == 0
     details = run("labels", "--url", url, "-m", "vocabulary", "--json").json["details"]
-    assert {label: one["name"] for label, one in details.items()} == {
-        "http://a.org/1": 'Wheat, "durum"',
-        "http://a.org/2": "Maize",
-    }
+    names = {"http://a.org/1": 'Wheat, "durum"', "http://a.org/2": "Maize"}
+    assert {label: one["name"] for label, one in details.items()} == names
 
 
 @pytest.mark.parametrize(
@@ -158,13 +141,9 @@ def test_labels_are_changed_one_by_one_and_by_a_file(run: Run, url: str, tmp_pat
     assert run("labels", "apply", changes, *at).out.endswith("0 changes made, 4 were made before\n")
     with Client(url) as client:
         found = client.labels("changed")
-        assert (set(found["labels"]), found["retired"]) == (
-            {"l2", "drei", "l4", "sechs", "l6", "a", "b", "l7"},
-            ["l6", "l7"],
-        )
-    said = run("labels", "changes", *at)
-    assert said.code == 0, said.err
-    listed = said.out
+        assert set(found["labels"]) == {"l2", "drei", "l4", "sechs", "l6", "a", "b", "l7"}
+        assert found["retired"] == ["l6", "l7"]
+    listed = run("labels", "changes", *at).out
     assert "rename 'sechs' to 'l5'" in listed
     assert len(listed.splitlines()) == 1 + 9
     assert "l2" in run("labels", *at).out
@@ -180,9 +159,7 @@ def test_labels_are_changed_one_by_one_and_by_a_file(run: Run, url: str, tmp_pat
     assert "no column from" in run("labels", "apply", changes, *at).err
 
 
-def test_a_tree_is_reorganised_in_several_requests(
-    run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_is_reorganised_in_several_requests(run, url, tmp_path, monkeypatch):
     monkeypatch.setattr("abound.cli.labels.BATCH", 2)
     at = ("--url", url, "-m", "reorganised")
     run("models", "create", "reorganised", "--url", url)
@@ -202,3 +179,111 @@ def test_labels_that_look_alike_are_listed(run: Run, service: Served, url: str) 
     found = json.loads(run("labels", "--model", "alike", "--similar", "--json", "--url", url).out)
     assert found == {"similar": [["Café", "CAFE"], ["Café", "ca fe"], ["tea", "Tea"]]}
     assert "ca fe" in run("labels", "--model", "alike", "--similar", "--url", url).out
+
+
+TURTLE = """
+@prefix skos: <http://www.w3.org/2004/02/skos/core#> .
+@prefix owl: <http://www.w3.org/2002/07/owl#> .
+@prefix t: <http://example.org/t/> .
+t:cereals a skos:Concept ; skos:prefLabel "Cereals"@en, "Viljat"@fi ; skos:notation "633" .
+t:wheat a skos:Concept ; skos:prefLabel "Wheat"@en, "Vehnä"@fi ; skos:altLabel "spelt"@en, "durum"@en ;
+  skos:definition "A grass grown for its grain."@en ; skos:broader t:cereals, t:elsewhere ; skos:notation "633.11" .
+t:plain a skos:Concept ; skos:prefLabel "Plain" ; skos:notation "0" .
+t:gone a skos:Concept ; skos:prefLabel "Gone"@en ; owl:deprecated true .
+t:group a skos:Collection ; skos:prefLabel "Group"@en .
+"""
+BASE = "http://example.org/t/"
+
+
+@pytest.fixture
+def turtle(tmp_path: Path) -> str:
+    path = tmp_path / "subjects.ttl"
+    path.write_text(TURTLE)
+    return str(path)
+
+
+def test_concepts_are_labels(turtle: str) -> None:
+    cereals, plain, wheat = read_concepts(turtle, "en", "uri")
+    assert cereals == {"label": f"{BASE}cereals", "name": "Cereals"}
+    assert plain == {"label": f"{BASE}plain", "name": "Plain"}
+    assert wheat == {
+        "label": f"{BASE}wheat",
+        "name": "Wheat",
+        "aliases": ["durum", "spelt"],
+        "description": "A grass grown for its grain.",
+        "parent": f"{BASE}cereals",
+    }
+
+
+def test_another_language_and_label(turtle: str) -> None:
+    cereals, plain, wheat = read_concepts(turtle, "fi", "notation")
+    assert cereals == {"label": "633", "name": "Viljat", "metadata": {"uri": f"{BASE}cereals"}}
+    assert plain["name"] == "Plain"
+    assert wheat == {"label": "633.11", "name": "Vehnä", "parent": "633", "metadata": {"uri": f"{BASE}wheat"}}
+    assert [one["label"] for one in read_concepts(turtle, "en", "name")] == ["Cereals", "Plain", "Wheat"]
+    with pytest.raises(Malformed, match=r"language sv; names are in en \(2\), fi \(2\), no language \(1\)"):
+        list(read_concepts(turtle, "sv", "name"))
+
+
+def test_regions_of_a_language_and_parents_that_close_a_cycle(tmp_path: Path) -> None:
+    path = tmp_path / "regions.ttl"
+    path.write_text(
+        TURTLE.partition("t:cereals")[0]
+        + """
+t:a a skos:Concept ; skos:prefLabel "Grey"@en-GB, "Gray"@en-US ; skos:broader t:b .
+t:b a skos:Concept ; skos:prefLabel "Blue"@en, "Azure"@en-GB ; skos:broader t:c .
+t:c a skos:Concept ; skos:prefLabel "Cyan"@en-GB ; skos:broader t:a, t:d .
+t:d a skos:Concept ; skos:prefLabel "Dim" ; skos:altLabel "Dark"@en-GB ; skos:broader t:d .
+"""
+    )
+    said: list[str] = []
+    found = {one["name"]: one.get("parent") for one in read_concepts(str(path), "en", "name", said.append)}
+    assert found == {"Grey": "Blue", "Blue": "Cyan", "Cyan": "Dim", "Dim": None}
+    assert [line.rpartition(": ")[2] for line in said] == [
+        f"{BASE}{one} skos:broader {BASE}{other}" for one, other in ("ca", "dd")
+    ]
+    american = [one.get("name") for one in read_concepts(str(path), "en-US", "uri")]
+    assert american == ["Gray", None, None, "Dim"]
+
+
+@pytest.mark.parametrize(("suffix", "form"), [("rdf", "xml"), ("nt", "nt"), ("jsonld", "json-ld")])
+def test_other_formats(turtle: str, tmp_path: Path, suffix: str, form: str) -> None:
+    from rdflib import Graph
+
+    path = tmp_path / f"subjects.{suffix}.gz"
+    path.write_bytes(gzip.compress(Graph().parse(turtle).serialize(format=form, encoding="utf-8")))
+    assert list(read_concepts(str(path), "en", "uri")) == list(read_concepts(turtle, "en", "uri"))
+
+
+def test_an_alias_names_one_concept_and_texts_have_limits(turtle: str, tmp_path: Path) -> None:
+    path = tmp_path / "many.ttl"
+    path.write_text(
+        f'{TURTLE}\nt:wheat skos:altLabel "Plain"@en, "barley"@en ; skos:definition "{"long " * 2000}"@en .\n'
+        't:cereals skos:altLabel "barley"@en .'
+    )
+    cereals, _, wheat = read_concepts(str(path), "en", "name")
+    assert (cereals["aliases"], wheat["aliases"]) == (["barley"], ["durum", "spelt"])
+    assert len(wheat["description"]) == MAX_DESCRIPTION
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"t:wheat a", "not turtle, or damaged"), (b"", "there is no skos:Concept"), (None, "no such file")],
+)
+def test_damaged_vocabularies(tmp_path: Path, content: bytes | None, why: str) -> None:
+    path = tmp_path / "subjects.ttl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(Malformed, match=why):
+        list(read_concepts(str(path), "en", "uri"))
+
+
+def test_a_vocabulary_is_registered(run: Run, service: Served, turtle: str) -> None:
+    run("models", "create", "subjects", "--url", service.url)
+    said = run("register", turtle, "--url", service.url, "-m", "subjects", "--concept-label", "notation", "--json")
+    assert said.json["registered"] == 3
+    assert said.json["aliases"] == 2
+    answer = service.http.post("/models/subjects/classify", json={"text": "durum prices", "names": True}).json()
+    assert (answer["labels"][0]["label"], answer["labels"][0]["name"]) == ("633.11", "Wheat")
+    only = {"text": "durum prices", "include": ["spelt"]}
+    assert service.http.post("/models/subjects/classify", json=only).json()["labels"][0]["label"] == "633.11"

@@ -11,7 +11,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
@@ -22,46 +22,31 @@ import pytest
 import abound.client
 from abound.cli.learn_classify import StreamEnded, learn
 from abound.client import Client
-from tests.support import interrupts
+from tests.client.mock_service import AWAY, Script, body
+from tests.support import interrupts, stand_in
 
 
-@pytest.mark.parametrize("last", [httpx.ConnectError("away"), 401])
-def test_a_request_that_was_learned_in_part(
-    last: httpx.ConnectError | int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("last", [AWAY, 401])
+def test_a_request_that_was_learned_in_part(last, tmp_path, monkeypatch):
     busy = '{"title": "X", "status": 429, "retry_after": 0}'
-    answers = [httpx.Response(200, content=f'{{"applied": true}}\n{busy}\n{{"applied": true}}\n{busy}\n')]
-    assert learning(answers, last, tmp_path, monkeypatch).endswith(
+    answers = body(f'{{"applied": true}}\n{busy}\n{{"applied": true}}\n{busy}\n'), last
+    assert learning(answers, tmp_path, monkeypatch).endswith(
         "1 instance done, 0 refused; 3 more may or may not have been processed, from f.jsonl: line 2 on"
     )
 
 
 @pytest.mark.parametrize(("status", "taken"), [(401, False), (404, False), (500, True), (502, True), (504, True)])
-def test_a_request_that_was_refused_as_a_whole(
-    status: int, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_was_refused_as_a_whole(status, taken, tmp_path, monkeypatch):
     unknown = "0 instances done, 0 refused; 4 more may or may not have been processed, from f.jsonl: line 1 on"
-    expected = unknown if taken else "nothing was processed"
-    assert learning([], status, tmp_path, monkeypatch).endswith(expected)
+    assert learning([status], tmp_path, monkeypatch).endswith(unknown if taken else "nothing was processed")
 
 
-def learning(
-    answers: list[httpx.Response], last: httpx.ConnectError | int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> str:
+def learning(answers, tmp_path, monkeypatch) -> str:
     """What the command says of four lines, where requests get these answers, and the last one ever after."""
-    at_hand = iter(answers)
-
-    def handler(request: httpx.Request) -> httpx.Response:
-        if request.method == "GET":
-            return httpx.Response(200, json={})
-        if (answer := next(at_hand, None)) is not None:
-            return answer
-        if isinstance(last, httpx.ConnectError):
-            raise last
-        return httpx.Response(last, json={"title": "X", "status": last})
+    script = Script(200, *answers)  # the model is asked for first
 
     def client(url: str, key: str | None) -> Client:
-        return Client(url, transport=httpx.MockTransport(handler), pause=lambda seconds: None)
+        return Client(url, transport=httpx.MockTransport(script), pause=lambda seconds: None)
 
     monkeypatch.setattr(abound.client, "Client", client)
     monkeypatch.chdir(tmp_path)
@@ -82,11 +67,11 @@ class Service(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(stand_in.JsonHandler):
     server: Service
 
     def do_GET(self) -> None:
-        self.answer(b"{}")
+        self.answer({})
 
     def do_POST(self) -> None:
         lines = self.rfile.read(int(self.headers["content-length"])).splitlines()
@@ -96,25 +81,13 @@ class Handler(BaseHTTPRequestHandler):
             self.server.answering.wait()
         self.answer(b'{"applied": true, "rank": 1}\n' * len(lines))
 
-    def answer(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
 
 @pytest.fixture
 def taking() -> Iterator[Service]:
-    with Service() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = Service()
+    with stand_in.running(server):
         yield server
         server.answering.set()
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -153,9 +126,7 @@ def test_what_a_pipe_gave_is_sent_while_it_stays_silent(taking: Service, piped: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stream_that_is_stopped_names_what_it_has_read(
-    taking: Service, piped: subprocess.Popen[str], number: signal.Signals
-) -> None:
+def test_a_stream_that_is_stopped_names_what_it_has_read(taking, piped, number):
     give(piped, "a")
     taking.requests.get(timeout=30)
     taking.answering.clear()

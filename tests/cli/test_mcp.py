@@ -1,10 +1,9 @@
 """``abound mcp``, used by the client of the MCP SDK."""
 
-import json
+import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,7 @@ from mcp import Client, StdioServerParameters
 
 from abound.cli.mcp_server import make_server
 from abound.client import AsyncClient
-from tests.support.served import Served, fresh_model, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as running:
-        yield running
+from tests.support.served import Served, fresh_model, make_key, served
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:
@@ -30,7 +23,7 @@ async def call(client: Client, tool: str, **arguments: Any) -> Any:
 
 
 async def test_a_language_model_teaches_and_asks(service: Served) -> None:
-    name = fresh_model(service)
+    name = fresh_model(service, update="sls")
     async with AsyncClient(service.url) as abound, Client(make_server(abound, name)) as client:
         assert {tool.name for tool in (await client.list_tools()).tools} == {
             "suggest_labels", "teach", "explain", "find_label",
@@ -40,23 +33,14 @@ async def test_a_language_model_teaches_and_asks(service: Served) -> None:
         assert taught["rank"] is None
         [best, other] = await call(client, "suggest_labels", text="wheat")
         assert {best["label"], other["label"]} == {"grain", "cereal"}
+        [other] = await call(client, "suggest_labels", text="wheat", known=["grain"])
+        assert other["label"] == "cereal"
         assert len(await call(client, "suggest_labels", text="wheat", k=1)) == 1
         [explained] = await call(client, "explain", text="wheat and corn", k=1)
         assert [part["feature"] for part in explained["because"]] == ["wheat"]
         assert sum(part["contribution"] for part in explained["because"]) == pytest.approx(explained["score"])
         assert await call(client, "find_label", part="rai") == ["grain"]
         assert service.learned(name) == 1
-
-
-async def test_labels_that_are_chosen_already_are_evidence(service: Served) -> None:
-    name = fresh_model(service, update="sls")
-    async with AsyncClient(service.url) as abound, Client(make_server(abound, name)) as client:
-        for _ in range(20):
-            for labels in (["shirt", "silk"], ["hat", "felt"]):
-                await call(client, "teach", text="red", labels=labels)
-        for known, other in (("shirt", "silk"), ("felt", "hat")):
-            [best] = await call(client, "suggest_labels", text="red", k=1, known=[known])
-            assert best["label"] == other
 
 
 async def failure(client: Client, tool: str, **arguments: Any) -> str:
@@ -91,9 +75,8 @@ def command(service: Served, directory: Path, **environment: str) -> StdioServer
 
 async def test_the_command_serves_over_standard_input_and_output_with_a_key(tmp_path: Path) -> None:
     with served() as service:
-        words = ["keys", "create", "-s", "learn", "-s", "classify", "--json", "--redis-url", service.server.url]
-        made = subprocess.run([sys.executable, "-m", "abound", *words], capture_output=True, check=True)  # noqa: ASYNC221
-        async with Client(command(service, tmp_path, ABOUND_KEY=json.loads(made.stdout)["key"])) as client:
+        made = await asyncio.to_thread(make_key, service, "learn", "classify")
+        async with Client(command(service, tmp_path, ABOUND_KEY=made.secret)) as client:
             await call(client, "teach", text="wheat prices rise", labels=["grain"])
             assert await call(client, "find_label", part="gr") == ["grain"]
         async with Client(command(service, tmp_path)) as client:

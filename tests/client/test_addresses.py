@@ -12,8 +12,6 @@ from abound.client import requests as client_requests
 from tests.client.mock_service import AWAY, Script, client
 from tests.support.served import served
 
-Path = Callable[..., str]
-
 
 @pytest.mark.parametrize("url", ["htp:/x", "127.0.0.1:8000", "http://", "/x", "", "http://a:b"])
 def test_what_is_no_url_of_a_service_is_refused_at_once(url: str) -> None:
@@ -22,12 +20,9 @@ def test_what_is_no_url_of_a_service_is_refused_at_once(url: str) -> None:
             make(url)
 
 
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-
-
 @pytest.fixture
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*PROXIES, "ssl_cert_file", "ssl_cert_dir"):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
@@ -95,7 +90,7 @@ NAMES = ["a", "a/b", "/", "/..", "../x", "a/..", "...", ".a", "a b", "a?b#c", "%
 
 
 @pytest.mark.parametrize(("path", "n_names"), PATHS)
-def test_the_path_of_whatever_name_arrives_as_it_was_made(path: Path, n_names: int) -> None:
+def test_the_path_of_whatever_name_arrives_as_it_was_made(path: Callable[..., str], n_names: int) -> None:
     for at, name in itertools.product(range(n_names), NAMES):
         made = path(*["x"] * at, name, *["x"] * (n_names - at - 1))
         assert made.count("/") == path(*["x"] * n_names).count("/")

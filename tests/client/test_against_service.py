@@ -1,18 +1,11 @@
 """The clients beside a running service."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from abound.client import Client, InputInstance, Labelled, Model, Refused, Unreachable
-from tests.support.served import Served, fresh_model, served
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Served]:
-    with served() as running:
-        yield running
+from tests.support.served import Served, fresh_model
 
 
 def test_a_model_is_taught_and_asked(service: Served) -> None:

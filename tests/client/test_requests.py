@@ -77,20 +77,14 @@ def test_rows_of_frames_and_dicts_have_roles(given: Any) -> None:
 
 async def test_a_bad_row_is_refused_at_its_place_and_the_others_are_sent() -> None:
     answer = body('{"offset": "1-0.0", "applied": true, "durability": "log", "rank": 2, "updated": true}\n' * 2)
-    rows: list[Any] = [
-        {"text": "a", "labels": ["x"]},
-        {"txt": "b"},
-        {"text": "c", "labels": ["x"]},
-        {"features": {"z": 1j}},
-    ]
+    good = {"text": "a", "labels": ["x"]}
+    rows = [good, {"txt": "b"}, good, {"features": {"z": 1j}}, {"features": {"z": math.inf}}]
     model = Model(client(Script(answer)), "m")
     amodel = AsyncModel(AsyncClient("http://test", transport=httpx.MockTransport(Script(answer))), "m")
     for answers in (list(model.learn_many(rows)), [one async for one in amodel.learn_many(rows)]):
-        assert [isinstance(one, Refused) for one in answers] == [False, True, False, True]
-        assert [str(one).partition(": ")[0] for one in answers if isinstance(one, Refused)] == [
-            "instance 2",
-            "instance 4",
-        ]
+        assert [isinstance(one, Refused) for one in answers] == [False, True, False, True, True]
+        assert [str(answers[at]).partition(": ")[0] for at in (1, 3)] == ["instance 2", "instance 4"]
+        assert answers[4].problem["field"] == "features.z"
     frame = pandas.DataFrame({"text": ["a", "b", "c"], "label": ["x", "y", "x"], "price": [1.0, float("inf"), 2.0]})
     assert [isinstance(one, Refused) for one in model.learn_many(frame)] == [False, True, False]
 

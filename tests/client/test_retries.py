@@ -172,9 +172,8 @@ def test_a_single_learn_that_was_interrupted_and_never_arrived_again_may_have_be
 @pytest.mark.parametrize("stream", ["classify", "keyed"])
 def test_an_interrupted_request_that_may_be_repeated_is(stream: str) -> None:
     made = client(Script(cut(b'{"n": 0}\n'), echo))
-    answers = (
-        made.classify_stream("m", lines(3)) if stream == "classify" else made.learn_stream("m", lines(3), keyed=True)
-    )
+    learned, ranked = made.learn_stream("m", lines(3), keyed=True), made.classify_stream("m", lines(3))
+    answers = ranked if stream == "classify" else learned
     assert [answer["n"] for answer in answers] == [0, 1, 2]
 
 

@@ -58,15 +58,7 @@ def test_every_field_has_a_name() -> None:
 @pytest.mark.long
 def test_mypy_finds_what_is_wrong_in_the_program_of_a_user(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--config-file=",
-        f"--cache-dir={tmp_path}/cache",
-        "program.py",
-    ]
+    command = [sys.executable, *["-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", "program.py"]]
     environment = os.environ | {"MYPYPATH": f"{ROOT}/core:{ROOT}/service"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     said: dict[int, str] = {}

@@ -1,15 +1,13 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from abound.api import classify
 from abound.processes.lifetime import dies_with_parent
+from tests.support.job_worker import until_worker
 from tests.support.served import Served, served
 
 
@@ -20,21 +18,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         patch.setattr(classify, "MIN_OFFSET_SECONDS", 0.1)
         body = {"text": "wheat prices rise", "labels": ["grain", "wheat"]}
         service.http.post("/learn", json=body).raise_for_status()
-        with working(service, place):
-            yield service
-
-
-@contextmanager
-def working(service: Served, place: Path) -> Iterator[None]:
-    environment = os.environ | {"ABOUND_REDIS_URL": service.server.url, "ABOUND_ARTIFACTS_URL": str(place)}
-    words = [sys.executable, "-m", "abound.worker"]
-    with subprocess.Popen(words, env=environment, preexec_fn=dies_with_parent()) as process:
-        try:
-            deadline = time.monotonic() + 240
-            while service.http.post("/models/default/snapshots", timeout=300).status_code == 503:
-                assert time.monotonic() < deadline
-                assert process.poll() is None
-                time.sleep(0.1)
-            yield
-        finally:
-            process.terminate()
+        environment = os.environ | {"ABOUND_REDIS_URL": service.server.url, "ABOUND_ARTIFACTS_URL": str(place)}
+        words = [sys.executable, "-m", "abound.worker"]
+        with subprocess.Popen(words, env=environment, preexec_fn=dies_with_parent()) as worker:
+            try:
+                until_worker(service.url)
+                yield service
+            finally:
+                worker.terminate()

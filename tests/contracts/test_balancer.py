@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 
 from benchmarks import composed
 from benchmarks.serving import free_port
+from tests.support import stand_in
 from tests.support.job_worker import until
 
 ROOT = Path(__file__).parents[2]
@@ -50,16 +51,14 @@ class Replica(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None: ...
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(stand_in.JsonHandler):
     protocol_version = "HTTP/1.1"
     server: Replica
-
-    def log_message(self, *arguments: Any) -> None: ...
 
     def do_GET(self) -> None:
         if self.path != "/readyz" or self.server.hung.is_set():
             self._take_time()
-        self._answer(200 if self.server.ready else 503)
+        self.answer(b"", 200 if self.server.ready else 503)
 
     def do_POST(self) -> None:
         if "content-length" in self.headers:
@@ -73,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
         else:
-            self._answer(503 if self.server.how == "is full" else 200)
+            self.answer(b"", 503 if self.server.how == "is full" else 200)
 
     do_PUT = do_POST
 
@@ -85,25 +84,16 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.how in ("hangs", "holds"):
             self.server.resumed.wait()
 
-    def _answer(self, status: int) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
 
 @contextlib.contextmanager
 def running() -> Iterator[tuple[Replica, Replica]]:
-    with Replica() as good, Replica() as bad:
-        threads = [threading.Thread(target=one.serve_forever) for one in (good, bad)]
-        for thread in threads:
-            thread.start()
+    good, bad = Replica(), Replica()
+    with stand_in.running(good), stand_in.running(bad):
         try:
             yield good, bad
         finally:
-            for one, thread in zip((good, bad), threads, strict=True):
-                one.resumed.set()
-                one.shutdown()
-                thread.join()
+            good.resumed.set()
+            bad.resumed.set()
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +109,7 @@ def url(replicas: tuple[Replica, Replica], tmp_path_factory: pytest.TempPathFact
 
 
 @contextlib.contextmanager
-def balanced(
-    replicas: tuple[Replica, Replica],
-    directory: Path,
-    *changes: tuple[str, str, int],
-    measures: int = 0,
-    checked: tuple[str, ...] = (),
-) -> Iterator[str]:
+def balanced(replicas, directory, *changes, measures=0, checked=()) -> Iterator[str]:
     """The balancer with the shipped configuration, with other addresses and these changes; its URL.
 
     A replica that is not ``checked`` is not down when this process is too busy to answer a check in time.
@@ -244,19 +228,14 @@ def test_a_replica_that_drains_gets_nothing_new_and_ends_what_it_has(tmp_path: P
         until(lambda: good.asked + bad.asked == ASKED)
         assert bad.asked > 0
         bad.ready = False
-        until(lambda: is_measured(measures, "rest", "bad", "UP", 0))
+        is_down = re.compile(r'^haproxy_server_status\{proxy="rest",server="bad",state="UP"\} 0$', re.MULTILINE)
+        until(lambda: is_down.search(httpx.get(f"http://127.0.0.1:{measures}/metrics", timeout=60).text))
         for one in (good, bad):
             one.resumed.set()
         assert ended.result() == {200: ASKED}
         asked = bad.asked
         assert together(url, "/learn") == {200: ASKED}
         assert bad.asked == asked
-
-
-def is_measured(port: int, backend: str, server: str, state: str, value: int) -> bool:
-    measures = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
-    line = rf'^haproxy_server_status\{{proxy="{backend}",server="{server}",state="{state}"\}} {value}$'
-    return re.search(line, measures, re.MULTILINE) is not None
 
 
 def test_pages_of_others_are_answered_only_once_the_replicas_ask_for_keys(replicas, tmp_path, monkeypatch):

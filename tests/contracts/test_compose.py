@@ -6,11 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from abound.processes.lifetime import dies_with_parent
 from benchmarks.composed import run_password
 from benchmarks.serving import free_port
 from tests.contracts.programs import needs, until_it_answers
+from tests.support import stand_in
 from tests.support.job_worker import until
 from tests.support.valkey import Server
 from tests.test_licences import PROJECT, closure
@@ -32,11 +31,6 @@ ROOT = Path(__file__).parents[2]
 BACKUP = ROOT / "deploy" / "kubernetes" / "components" / "backup" / "backup.sh"
 COMPOSE = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-UNIT = {"m": 2**20, "g": 2**30}
-
-
-def bytes_of(text: str) -> int:
-    return int(text[:-1]) * UNIT[text[-1]]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -46,7 +40,7 @@ def test_every_container_is_hardened_and_bounded(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["pids_limit"] > 0
-    assert bytes_of(service["mem_limit"]) > 0
+    assert re.fullmatch(r"[1-9]\d*[mg]", service["mem_limit"])
     assert service["logging"]["options"].keys() == {"max-size", "max-file"}
     assert service.get("user", "nobody").split(":")[0] not in ("0", "root")
     assert not service.get("privileged")
@@ -210,12 +204,10 @@ def test_a_file_whose_copy_was_cut_off_is_copied_again(tmp_path: Path) -> None:
 # what the image is built of, and how it tells that it is healthy
 
 
-class Alive(BaseHTTPRequestHandler):
+class Alive(stand_in.JsonHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/livez" else 404)
         self.end_headers()
-
-    def log_message(self, *arguments: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -230,17 +222,14 @@ class Alive(BaseHTTPRequestHandler):
     ],
 )
 def test_a_container_is_healthy_by_what_it_does(tmp_path: Path, command: str, variable: bool, is_healthy: bool) -> None:
-    with HTTPServer(("127.0.0.1", 0), Alive) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with stand_in.running(Alive) as url:
+        port = url.rpartition(":")[2]
         line = tmp_path / "cmdline"
-        line.write_text("".join(f"{word}\0" for word in command.format(port=server.server_port).split()))
-        environment = os.environ | {"ABOUND_PORT": str(server.server_port if variable else free_port())}
+        line.write_text("".join(f"{word}\0" for word in command.format(port=port).split()))
+        environment = os.environ | {"ABOUND_PORT": port if variable else str(free_port())}
         words = [sys.executable, str(ROOT / "docker" / "health.py"), str(line)]
         # The check has a time limit of its own, and is repeated as that of a container is.
         until(lambda: (subprocess.run(words, env=environment).returncode == 0) is is_healthy)
-        server.shutdown()
-        thread.join()
 
 
 def test_a_worker_is_healthy_while_its_event_loop_runs(server: Server, tmp_path: Path) -> None:

@@ -31,14 +31,11 @@ LIMITS = {
 }
 
 
-def anchor(name: str) -> str:
-    return f"[{name}](#{name.lower()})"
-
-
 def kind_of(schema: dict[str, Any]) -> str:
     """The type of a value in a word or a few, a link for a schema that has a section."""
     if "$ref" in schema:
-        return anchor(schema["$ref"].rpartition("/")[2])
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
     if "const" in schema or "enum" in schema:
         values = schema.get("enum", [schema.get("const")])
         return " \\| ".join(f"`{json.dumps(one)}`" for one in values) if len(values) < 12 else f"one of {len(values)}"

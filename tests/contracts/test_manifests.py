@@ -307,12 +307,12 @@ Json = dict[str, Any]
 
 def chart(values: Json) -> list[Json]:
     """The documents of the chart with each value at its place; without its functions, which only lay out text."""
-    text = re.sub(r"\{\{-? \.Values\.([\w.]+).*? \}\}", lambda found: json.dumps(value_of(values, found[1])), TEMPLATE)
+
+    def value_of(found: re.Match[str]) -> str:
+        return json.dumps(reduce(lambda mapping, name: mapping[name], found[1].split("."), values))
+
+    text = re.sub(r"\{\{-? \.Values\.([\w.]+).*? \}\}", value_of, TEMPLATE)
     return list(yaml.safe_load_all(text))
-
-
-def value_of(values: Json, path: str) -> Any:
-    return reduce(lambda mapping, name: mapping[name], path.split("."), values)
 
 
 def comparable(documents: list[Json]) -> list[Json]:

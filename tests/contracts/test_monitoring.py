@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 
 from tests.contracts.manifests import one_of, rendered, rendered_with, templates
 from tests.contracts.programs import needs
-from tests.support.served import Served, served
+from tests.support.served import Served
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -21,14 +20,8 @@ SUFFIXES = ("_bucket", "_count", "_sum", "_total")
 
 
 @pytest.fixture(scope="module")
-def exported() -> Iterator[set[str]]:
-    with served() as service:
-        yield names_of(service)
-
-
-def names_of(service: Served) -> set[str]:
-    text = service.http.get("/metrics").text
-    return set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+def exported(service: Served) -> set[str]:
+    return set(re.findall(r"^# TYPE (\S+) ", service.http.get("/metrics").text, re.MULTILINE))
 
 
 def asked(expression: str) -> set[str]:
@@ -101,17 +94,12 @@ def test_the_operator_scrapes_the_replicas_as_the_alerts_expect() -> None:
     documents = rendered_with("monitoring")
     spec = one_of(documents, "PodMonitor", "abound")["spec"]
     [endpoint] = spec["podMetricsEndpoints"]
-    found = [
-        template
-        for template in templates(documents)
-        if spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    ]
-    [template] = found
+    selected = spec["selector"]["matchLabels"].items()
+    [template] = [one for one in templates(documents) if selected <= one["metadata"]["labels"].items()]
     assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
     assert {template["metadata"]["labels"][spec["jobLabel"]]} == set(re.findall(r'job="(\w+)"', RULES.read_text()))
-    assert json.loads(one_of(documents, "ConfigMap", "abound-dashboard")["data"]["abound.json"]) == json.loads(
-        DASHBOARD.read_text()
-    )
+    shown = one_of(documents, "ConfigMap", "abound-dashboard")["data"]["abound.json"]
+    assert json.loads(shown) == json.loads(DASHBOARD.read_text())
 
 
 def test_replicas_are_scaled_by_what_they_classify(exported: set[str], tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from abound.security.key import KeyTerms
 from abound_core.errors import InvalidInstance
 from tests.support.served import NDJSON, Served, lines, served
 
-METHODS = ("get", "put", "post", "delete")
 COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.json"
 
 
@@ -23,11 +22,6 @@ def document(service: Served) -> dict[str, Any]:
     answer = service.http.get("/openapi.json")
     assert answer.headers["content-type"] == "application/json"
     return answer.json()
-
-
-def schema_of(document: dict[str, Any], path: str, method: str, status: int, media: str) -> dict[str, Any]:
-    content = document["paths"][path][method]["responses"][str(status)]["content"]
-    return {**content[media]["schema"], "components": document["components"]}
 
 
 def test_the_committed_document_is_that_of_the_service(document: dict[str, Any]) -> None:
@@ -78,11 +72,11 @@ def test_examples_are_good_requests_with_answers_of_their_shape(service, documen
     content = operation["requestBody"]["content"]
     where = path.replace("{model}", "default")
     request = {**content["application/json"]["schema"], "components": document["components"]}
-    answer_schema = schema_of(document, path, "post", 200, "application/json")
+    answer_schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    answer_schema = {**answer_schema, "components": document["components"]}
     for example in content["application/json"]["examples"].values():
         jsonschema_rs.validator_for(request).validate(example["value"])
-        answer = service.http.post(where, json=example["value"])
-        assert answer.status_code == 200, answer.text
+        answer = service.http.post(where, json=example["value"]).raise_for_status()
         jsonschema_rs.validator_for(answer_schema).validate(answer.json())
     example = content["application/x-ndjson"]["example"]
     answered = lines(service.http.post(where, content=example, headers=NDJSON))
@@ -109,10 +103,7 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a long label": ("/learn", {"text": "a", "labels": ["x" * 513]}),
     "no label and none rejected": ("/learn", {"text": "a", "labels": [], "rejected": []}),
     "an empty rejected label": ("/learn", {"text": "a", "rejected": [""]}),
-    "a long ignored label of a batch": (
-        "/learn",
-        {"instances": [{"text": "a", "labels": ["x"], "ignored": ["x" * 513]}]},
-    ),
+    "a long ignored label": ("/learn", {"instances": [{"text": "a", "labels": ["x"], "ignored": ["x" * 513]}]}),
     "an empty feature name": ("/learn", {"features": {"": 1}, "labels": ["x"]}),
     "a long feature name": ("/classify", {"features": {"x" * 513: 1}}),
     "a feature name with a zero byte first": ("/classify", {"features": {"\0x": 1}}),

@@ -17,7 +17,6 @@ from abound.datasets.check import counts
 from abound.datasets.files import resolve_file
 from abound.datasets.repository import DatasetRepository
 from abound_core.errors import InvalidInstance, Malformed
-from abound_core.instances.read_options import ReadOptions
 from tests.randomness import THOROUGH
 from tests.support.served import Served
 
@@ -29,9 +28,7 @@ def checked_here(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data sets are checked in this process: one for each request would take minutes."""
     artifacts = Path(service.settings.artifacts_location() or "")
 
-    async def check(
-        self: DatasetRepository, name: str, file: str, options: ReadOptions, environment: object, client_left: object
-    ) -> dict[str, object]:
+    async def check(self, name, file, options, environment, client_left) -> dict[str, object]:
         def counted() -> dict[str, object]:
             (path,) = artifacts.glob(f"*/{file}")
             resolved = resolve_file(str(path), options)

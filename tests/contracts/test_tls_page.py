@@ -6,9 +6,8 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +17,7 @@ from abound.settings import Settings
 from benchmarks.serving import free_port
 from tests.contracts.programs import needs
 from tests.documents.blocks import FENCE, ROOT
+from tests.support import stand_in
 from tests.support.job_worker import until
 
 PAGE = (ROOT / "docs" / "guides" / "tls.md").read_text()
@@ -33,28 +33,21 @@ HELD_BACK = 10.0
 class Upstream(ThreadingHTTPServer):
     """What stands in for the service: events of a job that goes on, and the headers that came."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.job_ends = threading.Event()
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(stand_in.JsonHandler):
     protocol_version = "HTTP/1.1"
     server: Upstream
 
-    def log_message(self, *arguments: Any) -> None: ...
-
     def do_GET(self) -> None:
         """The first event of a job, and its end when the test says so; the forwarded address for any other path."""
-        self.send_response(200)
         if self.path != "/jobs/some/events":
-            body = str(self.headers.get_all("X-Forwarded-For")).encode()
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(str(self.headers.get_all("X-Forwarded-For")).encode())
             return
+        self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
@@ -70,8 +63,8 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cl
     words = [needs("openssl"), "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=localhost"]
     words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(words, check=True, capture_output=True)
-    with Upstream() as upstream:
-        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    upstream = Upstream()
+    with stand_in.running(upstream):
         [text] = BLOCKS["nginx"]
         port = free_port()
         for written, here in {
@@ -92,7 +85,6 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cl
         ):
             until(lambda: listens(client), PATIENCE)
             yield client, upstream
-        upstream.shutdown()
 
 
 @contextmanager

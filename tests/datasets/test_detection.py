@@ -10,190 +10,144 @@ from abound.datasets.detection import encoding_of
 from abound.datasets.files import read_file, resolve_file
 from abound.datasets.inspection import inspect
 from abound_core.errors import InvalidInstance, Malformed
+from abound_core.instances.data_formats import DatasetInstance
 from abound_core.instances.read_options import ReadOptions
 
 BANK = (
     '"Tag";"Zweck";"Betrag";"Art"\r\n"02.02.2026";"Süd";"-1.237,95 €";"Miete"\r\n"13.01.2026";"Nord";"7,00 €";"Öl"\r\n'
 )
 BANK_ROWS = [
-    (("Miete",), None, {"Zweck": "Süd", "Betrag": -1237.95, "Tag weekday": "Mon", "Tag month": "2", "Tag day": "2"}),
-    (("Öl",), None, {"Zweck": "Nord", "Betrag": 7.0, "Tag weekday": "Tue", "Tag month": "1", "Tag day": "13"}),
+    'Miete: {"Zweck": "Süd", "Betrag": -1237.95, "Tag weekday": "Mon", "Tag month": "2", "Tag day": "2"}',
+    'Öl: {"Zweck": "Nord", "Betrag": 7.0, "Tag weekday": "Tue", "Tag month": "1", "Tag day": "13"}',
 ]
-PLAIN = [(("a",), "x", {"n": 1.5}), (("b",), "y", {"n": 2.0})]
+PLAIN = ['a: x {"n": 1.5}', 'b: y {"n": 2.0}']
 TABLE = "text,label,n\nx,a,1.5\ny,b,2\n"
 
-CASES: dict[str, tuple[str, str | bytes, dict[str, Any], list[tuple[Any, Any, Any]]]] = {
-    "columns of 0 and 1": (
-        "a.csv",
+ROLES = ("text", "label", "ignore", "category", "number", "date")
+
+
+def case(content: str | bytes, rows: list[str], file: str = "a.csv", **options: Any) -> tuple[Any, ...]:
+    """A file, and what is read of it with these options: a line for each row, ``labels: text features``."""
+    return file, content, rows, {name: tuple(one.split()) if name in ROLES else one for name, one in options.items()}
+
+
+CASES = {
+    "columns of 0 and 1": case(
         "id,text,rude,threat,topic\n1,x,1,0,news\n2,y,0,1,\n",
-        {"label": ("rude", "threat", "topic"), "ignore": ("id",)},
-        [(("rude", "news"), "x", None), (("threat",), "y", None)],
+        ["rude+news: x", "threat: y"],
+        label="rude threat topic",
+        ignore="id",
     ),
-    "columns of true and false": (
-        "a.jsonl",
+    "columns of true and false": case(
         '{"text": "x", "rude": true, "threat": false}\n{"text": "y", "rude": false}\n',
-        {"label": ("rude", "threat")},
-        [(("rude",), "x", None), ((), "y", None)],
+        ["rude: x", ": y"],
+        file="a.jsonl",
+        label="rude threat",
     ),
-    "quotes of a TSV": (
-        "a.tsv",
-        'text\tlabel\n"never closed\ta\n5" pipe\tb\n',
-        {},
-        [(("a",), '"never closed', None), (("b",), '5" pipe', None)],
+    "quotes of a TSV": case(
+        'text\tlabel\n"never closed\ta\n5" pipe\tb\n', ['a: "never closed', 'b: 5" pipe'], file="a.tsv"
     ),
-    "quotes of a TSV, told": ("a.tsv", 'text\tlabel\n"x\ty"\ta\n', {"quote": '"'}, [(("a",), "x\ty", None)]),
-    "no quotes": ("a.csv", 'text,label\n"never closed,a\n', {"quote": "none"}, [(("a",), '"never closed', None)]),
-    "bank": ("a.csv", BANK, {"label": ("Art",)}, BANK_ROWS),
-    "bank in cp1252": ("a.csv", BANK.encode("cp1252"), {"label": ("Art",)}, BANK_ROWS),
-    "bank in UTF-16": ("a.csv", BANK.encode("utf-16"), {"label": ("Art",)}, BANK_ROWS),
-    "bank as strings": (
-        "a.csv",
+    "quotes of a TSV, told": case('text\tlabel\n"x\ty"\ta\n', ["a: x\ty"], file="a.tsv", quote='"'),
+    "no quotes": case('text,label\n"never closed,a\n', ['a: "never closed'], quote="none"),
+    "bank": case(BANK, BANK_ROWS, label="Art"),
+    "bank in cp1252": case(BANK.encode("cp1252"), BANK_ROWS, label="Art"),
+    "bank in UTF-16": case(BANK.encode("utf-16"), BANK_ROWS, label="Art"),
+    "bank as strings": case(
         BANK,
-        {"label": ("Art",), "category": ("Tag", "Betrag")},
         [
-            (("Miete",), None, {"Tag": "02.02.2026", "Zweck": "Süd", "Betrag": "-1.237,95 €"}),
-            (("Öl",), None, {"Tag": "13.01.2026", "Zweck": "Nord", "Betrag": "7,00 €"}),
+            'Miete: {"Tag": "02.02.2026", "Zweck": "Süd", "Betrag": "-1.237,95 €"}',
+            'Öl: {"Tag": "13.01.2026", "Zweck": "Nord", "Betrag": "7,00 €"}',
         ],
+        label="Art",
+        category="Tag Betrag",
     ),
-    "decimal points and thousands": (
-        "a.csv",
-        'text,label,n\nx,a,"1,234.5"\ny,b,$-2.00\n',
-        {},
-        [(("a",), "x", {"n": 1234.5}), (("b",), "y", {"n": -2.0})],
+    "decimal points and thousands": case(
+        'text,label,n\nx,a,"1,234.5"\ny,b,$-2.00\n', ['a: x {"n": 1234.5}', 'b: y {"n": -2.0}']
     ),
-    "decimal sign, told": (
-        "a.csv",
-        "text;label;n\nx;a;1.234\n",
-        {"decimal": ",", "number": ("n",)},
-        [(("a",), "x", {"n": 1234.0})],
-    ),
-    "codes": (
-        "a.csv",
-        "text,label,zip,mcc\nx,a,01234,5812\n",
-        {"category": ("mcc",)},
-        [(("a",), "x", {"zip": "01234", "mcc": "5812"})],
-    ),
-    "American dates": (
-        "a.csv",
+    "decimal sign, told": case("text;label;n\nx;a;1.234\n", ['a: x {"n": 1234.0}'], decimal=",", number="n"),
+    "codes": case("text,label,zip,mcc\nx,a,01234,5812\n", ['a: x {"zip": "01234", "mcc": "5812"}'], category="mcc"),
+    "American dates": case(
         "label,d\na,02/03/2026\nb,02/13/2026\n",
-        {},
         [
-            (("a",), None, {"d weekday": "Tue", "d month": "2", "d day": "3"}),
-            (("b",), None, {"d weekday": "Fri", "d month": "2", "d day": "13"}),
+            'a: {"d weekday": "Tue", "d month": "2", "d day": "3"}',
+            'b: {"d weekday": "Fri", "d month": "2", "d day": "13"}',
         ],
     ),
-    "dates, told": (
-        "a.csv",
+    "dates, told": case(
         "label,d\na,02/03/2026\n",
-        {"date": ("d",), "date_format": "%d/%m/%Y"},
-        [(("a",), None, {"d weekday": "Mon", "d month": "3", "d day": "2"})],
+        ['a: {"d weekday": "Mon", "d month": "3", "d day": "2"}'],
+        date="d",
+        date_format="%d/%m/%Y",
     ),
-    "comma in the header": ("a.csv", "text;label;n, EUR\nx;a;-3,20\n", {}, [(("a",), "x", {"n, EUR": -3.2})]),
-    "delimiter, told": ("a.csv", "text^label\nx,y^a\n", {"delimiter": "^"}, [(("a",), "x,y", None)]),
-    "tabs in a CSV": ("a.csv", TABLE.replace(",", "\t"), {}, PLAIN),
-    "bars": ("a.csv", TABLE.replace(",", "|"), {}, PLAIN),
-    "sep=": ("a.csv", "sep=;\n" + TABLE.replace(",", ";"), {}, PLAIN),
-    "lines before": ("a.csv", "Export\n\nof today\n" + TABLE, {}, PLAIN),
-    "lines before, told": ("a.csv", "a,b,c\n" + TABLE, {"skip_rows": 1}, PLAIN),
-    "carriage returns": ("a.csv", TABLE.replace("\n", "\r"), {}, PLAIN),
-    "mark at the start": ("a.csv", "\ufeff" + TABLE, {}, PLAIN),
-    "no header": (
-        "a.tsv",
+    "comma in the header": case("text;label;n, EUR\nx;a;-3,20\n", ['a: x {"n, EUR": -3.2}']),
+    "delimiter, told": case("text^label\nx,y^a\n", ["a: x,y"], delimiter="^"),
+    "tabs in a CSV": case(TABLE.replace(",", "\t"), PLAIN),
+    "bars": case(TABLE.replace(",", "|"), PLAIN),
+    "sep=": case("sep=;\n" + TABLE.replace(",", ";"), PLAIN),
+    "lines before": case("Export\n\nof today\n" + TABLE, PLAIN),
+    "lines before, told": case("a,b,c\n" + TABLE, PLAIN, skip_rows=1),
+    "carriage returns": case(TABLE.replace("\n", "\r"), PLAIN),
+    "mark at the start": case("\ufeff" + TABLE, PLAIN),
+    "no header": case(
         "x y\t<http://a.org/1> <http://a.org/2>\n",
-        {"text": ("1",), "label": ("2",), "label_separator": " "},
-        [(("http://a.org/1", "http://a.org/2"), "x y", None)],
+        ["http://a.org/1+http://a.org/2: x y"],
+        file="a.tsv",
+        text="1",
+        label="2",
+        label_separator=" ",
     ),
-    "no header, told": (
-        "a.csv",
-        "text,label\nx,a\n",
-        {"header": False, "text": ("1",), "label": ("2",)},
-        [(("label",), "text", None), (("a",), "x", None)],
-    ),
-    "table in a .txt": ("a.txt", TABLE.replace(",", "\t"), {}, PLAIN),
-    "fastText": ("a.txt", "__label__a __label__b x y\n", {}, [(("a", "b"), "x y", None)]),
-    "Vowpal Wabbit": ("a.txt", "1 |text x y\n2 |text z\n", {}, [(("1",), "x y", None), (("2",), "z", None)]),
-    "Extreme Classification": ("a.txt", "1 3 3\n1,2 0:1\n", {}, [(("1", "2"), None, {"0": 1})]),
-    "format, told": ("a.dat", '{"text": "x", "label": "a"}\n', {"format": "jsonl"}, [(("a",), "x", None)]),
-    "array": (
-        "a.json",
-        '[{"text": "x", "label": "a"},\n {"text": "y", "labels": ["b"]}]',
-        {},
-        [(("a",), "x", None), (("b",), "y", None)],
-    ),
-    "array as .jsonl": ("a.jsonl", '\ufeff[{"text": "x", "label": "a"}]', {}, [(("a",), "x", None)]),
-    "roles in JSON lines": (
-        "a.jsonl",
+    "no header, told": case("text,label\nx,a\n", ["label: text", "a: x"], header=False, text="1", label="2"),
+    "table in a .txt": case(TABLE.replace(",", "\t"), PLAIN, file="a.txt"),
+    "fastText": case("__label__a __label__b x y\n", ["a+b: x y"], file="a.txt"),
+    "Vowpal Wabbit": case("1 |text x y\n2 |text z\n", ["1: x y", "2: z"], file="a.txt"),
+    "Extreme Classification": case("1 3 3\n1,2 0:1\n", ['1+2: {"0": 1}'], file="a.txt"),
+    "format, told": case('{"text": "x", "label": "a"}\n', ["a: x"], file="a.dat", format="jsonl"),
+    "array": case('[{"text": "x", "label": "a"},\n {"text": "y", "labels": ["b"]}]', ["a: x", "b: y"], file="a.json"),
+    "array as .jsonl": case('\ufeff[{"text": "x", "label": "a"}]', ["a: x"], file="a.jsonl"),
+    "roles in JSON lines": case(
         '{"id": 1, "title": "x", "body": "y", "tags": ["a", "b"], "n": 5, "features": {"m": 1}, "weight": 2}\n',
-        {"text": ("title", "body"), "label": ("tags",), "ignore": ("id",), "category": ("n",)},
-        [(("a", "b"), {"title": "x", "body": "y"}, {"n": "5", "m": 1})],
+        ['a+b: {"title": "x", "body": "y"} {"n": "5", "m": 1}'],
+        file="a.jsonl",
+        text="title body",
+        label="tags",
+        ignore="id",
+        category="n",
     ),
-    "columns of one name": ("a.csv", "text,label,n,n\nx,a,3,4\n", {"ignore": ("n",)}, [(("a",), "x", None)]),
-    "absent labels and values": (
-        "a.csv",
-        "text,label,n\nx,NA,nan\ny,None,null\nz,nan,\n",
-        {},
-        [(("NA",), "x", None), ((), "y", None), ((), "z", None)],
-    ),
-    "columns of true and false in an array": (
-        "a.json",
+    "columns of one name": case("text,label,n,n\nx,a,3,4\n", ["a: x"], ignore="n"),
+    "absent labels and values": case("text,label,n\nx,NA,nan\ny,None,null\nz,nan,\n", ["NA: x", ": y", ": z"]),
+    "columns of true and false in an array": case(
         '[{"text": "x", "rude": 1, "threat": 0}, {"text": "y", "rude": 0, "threat": 1}]',
-        {"label": ("rude", "threat")},
-        [(("rude",), "x", None), (("threat",), "y", None)],
+        ["rude: x", "threat: y"],
+        file="a.json",
+        label="rude threat",
     ),
-    "words for nothing in JSON lines": (
-        "a.jsonl",
-        '{"title": "x", "label": "null", "n": "NaN"}\n',
-        {"text": ("title",)},
-        [(("null",), "x", {"n": "NaN"})],
+    "words for nothing in JSON lines": case(
+        '{"title": "x", "label": "null", "n": "NaN"}\n', ['null: x {"n": "NaN"}'], file="a.jsonl", text="title"
     ),
-    "codes with zeros in front": (
-        "a.csv",
-        "text,label,zip\nx,a,01234\ny,b,94110\n",
-        {},
-        [(("a",), "x", {"zip": "01234"}), (("b",), "y", {"zip": "94110"})],
+    "codes with zeros in front": case(
+        "text,label,zip\nx,a,01234\ny,b,94110\n", ['a: x {"zip": "01234"}', 'b: y {"zip": "94110"}']
     ),
-    "amounts with brackets": (
-        "a.csv",
-        'label,n\na,"(1,234.50)"\nb,68.69\n',
-        {},
-        [(("a",), None, {"n": -1234.5}), (("b",), None, {"n": 68.69})],
+    "amounts with brackets": case('label,n\na,"(1,234.50)"\nb,68.69\n', ['a: {"n": -1234.5}', 'b: {"n": 68.69}']),
+    "amounts with a minus after them": case(
+        "label;n\na;1.234,50-\nb;3,00 zł\n", ['a: {"n": -1234.5}', 'b: {"n": 3.0}']
     ),
-    "amounts with a minus after them": (
-        "a.csv",
-        "label;n\na;1.234,50-\nb;3,00 zł\n",
-        {},
-        [(("a",), None, {"n": -1234.5}), (("b",), None, {"n": 3.0})],
-    ),
-    "dates of two digits with times": (
-        "a.csv",
+    "dates of two digits with times": case(
         "label,d\na,25.05.26 11:00\nb,02.05.26 9:30\n",
-        {},
         [
-            (("a",), None, {"d weekday": "Mon", "d month": "5", "d day": "25"}),
-            (("b",), None, {"d weekday": "Sat", "d month": "5", "d day": "2"}),
+            'a: {"d weekday": "Mon", "d month": "5", "d day": "25"}',
+            'b: {"d weekday": "Sat", "d month": "5", "d day": "2"}',
         ],
     ),
-    "dates with names of months": (
-        "a.csv",
-        "label,d\na,21 Jan 2026\n",
-        {},
-        [(("a",), None, {"d weekday": "Wed", "d month": "1", "d day": "21"})],
+    "dates with names of months": case(
+        "label,d\na,21 Jan 2026\n", ['a: {"d weekday": "Wed", "d month": "1", "d day": "21"}']
     ),
-    "lines before with separators": ("a.csv", "Export\nof,today\n\n" + TABLE, {}, PLAIN),
-    "texts of many lines": (
-        "a.csv",
-        'text;label\n"' + "a, b\n" * 9000 + '";a\nx;b\n',
-        {},
-        [(("a",), "a, b\n" * 9000, None), (("b",), "x", None)],
+    "lines before with separators": case("Export\nof,today\n\n" + TABLE, PLAIN),
+    "texts of many lines": case('text;label\n"' + "a, b\n" * 9000 + '";a\nx;b\n', ["a: " + "a, b\n" * 9000, "b: x"]),
+    "semicolons in a TSV": case(TABLE.replace(",", ";"), PLAIN, file="a.tsv"),
+    "numbers of columns that are values, too": case(
+        '"3","x","y"\n"1","v","w"\n', ['3: {"2": "x", "3": "y"}', '1: {"2": "v", "3": "w"}'], text="2 3", label="1"
     ),
-    "semicolons in a TSV": ("a.tsv", TABLE.replace(",", ";"), {}, PLAIN),
-    "numbers of columns that are values, too": (
-        "a.csv",
-        '"3","x","y"\n"1","v","w"\n',
-        {"text": ("2", "3"), "label": ("1",)},
-        [(("3",), {"2": "x", "3": "y"}, None), (("1",), {"2": "v", "3": "w"}, None)],
-    ),
-    "labels between bars": ("a.csv", "text,label\nx,|a|b|\n", {"label_separator": "|"}, [(("a", "b"), "x", None)]),
+    "labels between bars": case("text,label\nx,|a|b|\n", ["a+b: x"], label_separator="|"),
 }
 
 
@@ -204,10 +158,15 @@ def written(folder: Path, name: str, content: str | bytes) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_is_read_as_it_was_meant(tmp_path: Path, case: str) -> None:
-    name, content, options, expected = CASES[case]
+    name, content, rows, options = CASES[case]
     found = read_file(written(tmp_path, name, content), options=ReadOptions(**options))
-    features = [(one.labels, one.text, one.features and json.loads(one.features)) for one in found]
-    assert features == expected
+    assert [shown(one) for one in found] == rows
+
+
+def shown(one: DatasetInstance) -> str:
+    text = one.text if one.text is None or isinstance(one.text, str) else json.dumps(one.text)
+    features = one.features and json.dumps(json.loads(one.features), ensure_ascii=False)
+    return " ".join(["+".join(one.labels) + ":", *(part for part in (text, features) if part is not None)])
 
 
 def test_roles_of_an_event(tmp_path: Path) -> None:
@@ -227,9 +186,7 @@ def test_roles_of_an_event(tmp_path: Path) -> None:
     ],
     ids=["quotes", "to the end", "over lines", "cells"],
 )
-def test_reading_goes_on_at_the_line_after_a_bad_one(
-    tmp_path: Path, content: str, lines: list[int], texts: list[str]
-) -> None:
+def test_reading_goes_on_at_the_line_after_a_bad_one(tmp_path, content, lines, texts):
     bad: list[Malformed] = []
     found = list(read_file(written(tmp_path, "a.csv", content), on_bad=bad.append))
     assert [one.text for one in found] == texts
@@ -263,16 +220,13 @@ def test_one_bad_byte_does_not_make_another_encoding() -> None:
     ("name", "content", "options", "message"),
     [
         ("a.txt", "words\n", {}, "cannot tell the format from its first line; name it as format, one of jsonl"),
-        ("a.xyz", "words\n", {}, "cannot tell the format; name it"),
         ("a.svm", "a 1:1\n", {"text": ("x",)}, "svm has no columns"),
         ("a.csv", "text,label,label\n", {}, "two columns have the name 'label'"),
         ("a.csv", "text,label\nx,\"['a' 'b']\"\n", {}, "line 2: the labels \"['a' 'b']\" look like a list"),
         ("a.json", "[{", {}, "not an array in JSON"),
     ],
 )
-def test_what_cannot_be_read_is_said(
-    tmp_path: Path, name: str, content: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_read_is_said(tmp_path, name, content, options, message):
     with pytest.raises(Malformed) as caught:
         list(read_file(written(tmp_path, name, content), options=ReadOptions(**options)))
     assert message in str(caught.value)

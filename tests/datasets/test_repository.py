@@ -17,6 +17,7 @@ from abound.datasets.repository import FOLDER, DatasetRepository
 from abound.store.client import Store
 from abound_core.errors import ArtifactsUnavailable, StoreUnavailable, TooLarge
 from tests.support.proxy import Proxy
+from tests.support.replicas import until
 from tests.support.valkey import PATIENT, Server
 
 LINE = b'{"text": "%s", "labels": ["l"]}\n'
@@ -94,9 +95,7 @@ async def test_a_check_stops_when_the_client_has_gone(server, artifacts, known):
 
     where = environment(server.url, artifacts)
     putting = asyncio.create_task(known.put(artifacts, "mine", "a.jsonl.zst", body(), where, leaves))
-    async with asyncio.timeout(60):
-        while not await known.checking():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(known.checking)
     checked.set()
     async with asyncio.timeout(10):
         with pytest.raises(ConnectionError):

@@ -9,8 +9,6 @@
 In what is printed ``…`` stands for anything, and so does whatever differs from run to run: offsets, ids, times.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass
@@ -53,25 +51,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Block:
-    """A block of commands.
-
-    Attributes
-    ----------
-    page, line : where it stands
-    language : str
-    commands : list of Command
-    reason : str or None
-        Why it is not run with the others.
-    by : str or None
-        The file of tests that runs it all the same.
-    """
+    """A block of commands, which may have a reason why it is not run with the others."""
 
     page: Path
     line: int
     language: str
     commands: list[Command]
     reason: str | None
-    by: str | None = None
+    by: str | None = None  # the file of tests that runs it all the same
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"

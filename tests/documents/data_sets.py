@@ -1,11 +1,9 @@
 """Small data sets under the names of the real ones and in their formats, for programs that measure on these."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from benchmarks import sets
@@ -27,9 +25,10 @@ SIZES = {
 FEW = (400, 100)
 
 
-def make(folder: Path) -> None:
-    """All sets; each class has words of its own, and one label in thirty is a mistake. ``vectors`` has vectors too."""
-    for name, ending in NAMES.items():
+def make(folder: Path, names: Collection[str] = NAMES) -> None:
+    """Each class has words of its own, and one label in thirty is a mistake. ``vectors`` has vectors too."""
+    for name in names:
+        ending = NAMES[name]
         (folder / name).mkdir(parents=True)
         rng = random.Random(name)
         parts = ("train", "dev" if name in DEVELOPMENT else "test")
@@ -37,6 +36,8 @@ def make(folder: Path) -> None:
             rows = list(instances(n, rng))
             text = as_text(rows) if ending == "txt" else as_lines(rows)
             (folder / name / f"{part}.{ending}.gz").write_bytes(gzip.compress(text.encode(), 1))
+    if names is not NAMES:
+        return
     labels = [{"label": f"class {one}", "name": f"word{one}"} for one in range(N_CLASSES)]
     text = "".join(json.dumps(one) + "\n" for one in labels)
     (folder / "llms4subjects-tib" / "labels.jsonl.gz").write_bytes(gzip.compress(text.encode(), 1))

@@ -1,38 +1,25 @@
 """A service and a shell for the commands of the documents."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
 from abound.client.local_service import own_service
 from tests.documents.blocks import ROOT, Block, Command
+from tests.support.job_worker import until_worker
 
 MARK = "@@@ the next command"
 PATIENCE = 300
 
 
 class Shell:
-    """Runs the commands of a block in one shell, in a directory of its own.
-
-    Parameters
-    ----------
-    directory : Path
-    url : str
-        Of the service, in the place of port 8000.
-    data_dir : Path
-        Of the service.
-    """
+    """Runs the commands of a block in one shell, with the URL of a service in the place of port 8000."""
 
     def __init__(self, directory: Path, url: str, data_dir: Path) -> None:
         self._directory, self.url = directory, url
@@ -95,17 +82,8 @@ def session(directory: Path) -> Iterator[Shell]:
     """A shell beside a service with a worker, both ended at last."""
     data_dir = directory / "data"
     with own_service(data_dir=data_dir, worker=True) as url:
-        _wait_for_worker(url)
+        until_worker(url)
         yield Shell(directory, url, data_dir)
-
-
-def _wait_for_worker(url: str) -> None:
-    """Wait until a snapshot can be made: the service is ready before its worker."""
-    deadline = time.monotonic() + PATIENCE
-    while (answer := httpx.post(f"{url}/models/default/snapshots", timeout=PATIENCE)).status_code == 503:
-        assert time.monotonic() < deadline, answer.text
-        time.sleep(0.2)
-    answer.raise_for_status()
 
 
 def _make_data(directory: Path) -> None:

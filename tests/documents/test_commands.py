@@ -1,7 +1,5 @@
 """Every command of the documents runs, and prints what the document says."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator
@@ -133,12 +131,6 @@ def test_a_command_that_is_named_is_one(text: str) -> None:
 )
 def test_a_command_that_would_not_be_taken_is_found(text: str) -> None:
     assert fault_of(text) is not None
-
-
-def modules_in_the_text() -> list[str]:
-    """What the pages start with ``python -m``, of this repository."""
-    named = re.compile(r"\bpython3? -m ((?:benchmarks|core|service|tests|examples)(?:\.\w+)*)")
-    return sorted({name for page in PAGES for name in named.findall(page.read_text())})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The first five minutes of someone who wants to change something: in a clone of what is here, with its environment."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,13 +1,11 @@
 """``make run`` of the first page: it serves, what it says to try works, and Ctrl-C ends it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
-import time
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -17,8 +15,7 @@ from abound.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
 from tests.documents.blocks import ROOT, block_of
 from tests.support import interrupts
-
-START_SECONDS = 120
+from tests.support.job_worker import until
 
 
 def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> None:
@@ -47,7 +44,7 @@ def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> No
             preexec_fn=begin,
         )
     try:
-        until_ready(process, f"http://127.0.0.1:{port}", said)
+        until(lambda: is_ready(process, f"http://127.0.0.1:{port}", said), 120)
         tried = [line.strip() for line in said.read_text().splitlines() if line.startswith("  curl ")]
         assert len(tried) == 3, said.read_text()
         _, learned, ranked = (json.loads(subprocess.check_output(["sh", "-c", line])) for line in tried)
@@ -62,14 +59,8 @@ def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> No
             process.wait()
 
 
-def until_ready(process: subprocess.Popen[bytes], url: str, said: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        assert process.poll() is None, said.read_text()
-        assert time.monotonic() < deadline, said.read_text()
-        try:
-            if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
+def is_ready(process: subprocess.Popen[bytes], url: str, said: Path) -> bool:
+    assert process.poll() is None, said.read_text()
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{url}/readyz", timeout=5).status_code == 200
+    return False

@@ -5,8 +5,6 @@ takes seconds runs always, the others are ``long``. That the documented commands
 take is in test_programs.py.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -25,37 +23,23 @@ import pytest
 from benchmarks import libraries
 from tests.documents.blocks import PAGES, ROOT, blocks_of
 from tests.documents.data_sets import make
-from tests.documents.test_commands import modules_in_the_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
     """How a program is run small.
 
-    Attributes
-    ----------
-    words : str
-        Its options. ``{data}``: small data sets; ``{kept}``: a folder that the runs of a program share, with what
-        ``libraries`` takes for the environment of the rivals; ``{work}``: one of its own. Files named in it must be
-        there afterwards.
-    tells : tuple of str
-        Names of figures that it must print, by ``--json``.
-    says : str
-        A pattern for all that it prints, of a program without ``--json``.
-    holds : callable, optional
-        What must hold of the JSON values that were printed.
-    needs : tuple of str
-        Programs that it starts.
-    seconds : float
-        Time to be done, on a busy machine.
+    ``{data}`` in its words: small data sets; ``{kept}``: a folder that the runs of a program share, with what
+    ``libraries`` takes for the environment of the rivals; ``{work}``: one of its own, whose files must be there
+    afterwards.
     """
 
     words: str
-    tells: tuple[str, ...] = ()
-    says: str = ""
-    holds: Callable[[list[Any]], bool] = bool
-    needs: tuple[str, ...] = ()
-    seconds: float = 300.0
+    tells: tuple[str, ...] = ()  # figures that it must print, by ``--json``
+    says: str = ""  # a pattern for all that it prints, of a program without ``--json``
+    holds: Callable[[list[Any]], bool] = bool  # what must hold of the JSON values that were printed
+    needs: tuple[str, ...] = ()  # programs that it starts
+    seconds: float = 300.0  # to be done, on a busy machine
 
 
 def rivals_that_are_here_were_measured(rows: list[Any]) -> bool:
@@ -136,7 +120,7 @@ def documented() -> dict[str, set[str]]:
 
 def test_every_program_that_is_named_is_run_with_the_options_that_are_named() -> None:
     named = documented()
-    assert named.keys() == set(modules_in_the_text()) == PROGRAMS.keys()
+    assert named.keys() == PROGRAMS.keys()
     left = {name: options - set(PROGRAMS[name].words.split()) for name, options in named.items()}
     assert {name: options for name, options in left.items() if options} == {}
 

@@ -1,7 +1,5 @@
 """Spelling, links and wording of the pages."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The site of the documents: every page is in its navigation, and it is built without a warning."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -19,28 +17,20 @@ from tests.support.served import fresh_model
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
 
-@asynccontextmanager
-async def browser_of_the_form() -> AsyncIterator[httpx.AsyncClient]:
+async def test_the_form_suggests_what_it_was_taught(service, monkeypatch):
+    monkeypatch.setenv("ABOUND_URL", service.url)
     transport = httpx.ASGITransport(web_form.app)
     async with (
         web_form.app.router.lifespan_context(web_form.app),
         httpx.AsyncClient(transport=transport, base_url="http://form") as browser,
     ):
-        yield browser
-
-
-async def test_the_form_suggests_what_it_was_taught(service, monkeypatch):
-    monkeypatch.setenv("ABOUND_URL", service.url)
-    async with browser_of_the_form() as browser:
         assert "Which subject?" in (await browser.get("/")).text
         page = (await browser.post("/suggest", data={"text": "wheat <b> rises"})).text
         assert "wheat &lt;b&gt; rises" in page
         assert 'type="radio"' not in page
         form = {"id": one_of(r'name="id" value="([\w-]+)"', page), "other": "grain & <more>"}
-        assert (
-            "Learned grain &amp; &lt;more&gt;, which was not suggested."
-            in (await browser.post("/learn", data=form)).text
-        )
+        page = (await browser.post("/learn", data=form)).text
+        assert "Learned grain &amp; &lt;more&gt;, which was not suggested." in page
         page = (await browser.post("/suggest", data={"text": "wheat falls"})).text
         assert 'value="grain &amp; &lt;more&gt;"' in page
         form = {"id": one_of(r'name="id" value="([\w-]+)"', page), "label": "grain & <more>"}

@@ -22,25 +22,12 @@ def brokers_of(producer: Producer) -> str:
 
 
 def consumer_of(producer: Producer, topic: str) -> Consumer:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers_of(producer),
-            "group.id": "abound",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
+    settings = {"bootstrap.servers": brokers_of(producer), "group.id": "abound", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings | {"enable.auto.commit": False})
     partitions = producer.list_topics(topic, timeout=10).topics[topic].partitions
-    consumer.assign(
-        [TopicPartition(topic, one, OFFSET_BEGINNING) for one in partitions]
-    )  # faster than to join the group
+    # faster than to join the group
+    consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in partitions])
     return consumer
-
-
-def send(producer: Producer, topic: str, *values: bytes) -> None:
-    for value in values:
-        producer.produce(topic, value, partition=0)
-    assert producer.flush(10) == 0
 
 
 def routed(i: int) -> bytes:
@@ -57,7 +44,9 @@ def taken(consumer: Consumer, n: int) -> list[Message]:
 
 def test_each_message_is_learned_once(service, producer):
     name = fresh_model(service)
-    send(producer, "routed", *map(routed, range(700)), b'{"text": "no label", "labels": []}', b"not JSON")
+    for value in (*map(routed, range(700)), b'{"text": "no label", "labels": []}', b"not JSON"):
+        producer.produce("routed", value, partition=0)
+    assert producer.flush(10) == 0
     with Client(service.url) as client:
         model = client.model(name)
         # A consumer that is killed between the answer of the service and its commit.

@@ -1,12 +1,9 @@
 """The ML backend answers the requests that Label Studio 1.23.2 sent, recorded without tokens."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 
 from examples.label_studio.backend import app
 from tests.support.served import fresh_model
@@ -17,21 +14,14 @@ RECORDED = [
 SETUP, BILLING, BUG, PREDICT, CHANGED, DELETED = (one["body"] for one in RECORDED)
 
 
-@asynccontextmanager
-async def label_studio(monkeypatch: pytest.MonkeyPatch, url: str, model: str) -> AsyncIterator[httpx.AsyncClient]:
-    monkeypatch.setenv("ABOUND_URL", url)
-    monkeypatch.setenv("ABOUND_MODEL", model)
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://backend") as client,
-    ):
-        yield client
-
-
 async def test_a_recorded_project_is_learned_and_predicted(service, monkeypatch):
     name = fresh_model(service, update="sls")
-    async with label_studio(monkeypatch, service.url, name) as client:
+    monkeypatch.setenv("ABOUND_URL", service.url)
+    monkeypatch.setenv("ABOUND_MODEL", name)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client,
+    ):
         assert (await client.get("/health")).json() == {"status": "UP", "model_class": "Abound"}
         before = (await client.post("/setup", json=SETUP)).json()["model_version"]
         for annotation in (BILLING, BUG, BUG):  # one comes twice
@@ -41,12 +31,8 @@ async def test_a_recorded_project_is_learned_and_predicted(service, monkeypatch)
         assert (await client.post("/setup", json=SETUP)).json()["model_version"] != before
         results = (await client.post("/predict", json=PREDICT)).json()["results"]
         assert [one["result"][0]["value"]["choices"] for one in results] == [["billing"], ["bug"], ["billing"]]
-        assert results[0]["result"][0] | {"value": None} == {
-            "from_name": "team",
-            "to_name": "text",
-            "type": "choices",
-            "value": None,
-        }
+        about = {"from_name": "team", "to_name": "text", "type": "choices"}
+        assert results[0]["result"][0].items() >= about.items()
         assert all(0 < one["score"] <= 1 for one in results)
         for _ in range(2):
             assert (await client.post("/webhook", json=CHANGED)).json() == {"learned": 1}

@@ -1,13 +1,15 @@
-"""The off-ramp of a language model: a teacher that counts its calls, and a running service."""
+"""The examples with a language model: an endpoint that answers as it is told, and a running service."""
 
 import asyncio
 import importlib
 import json
+import os
 import random
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,8 @@ from fastapi.testclient import TestClient
 from abound import Client, Model
 from abound.client import Labelled
 from examples.llm_offramp.offramp import LanguageModel, answer, connect, main
+from examples.llm_shortlist.shortlist import CANDIDATES
+from tests.support import stand_in
 from tests.support.served import Served, fresh_model
 
 WORDS = {"delivery": ["parcel", "courier", "late"], "billing": ["invoice", "charged", "refund"]}
@@ -31,37 +35,32 @@ def true_label(text: str) -> str:
     return next((label for label, own in WORDS.items() if text.split()[0] in own), "none")
 
 
-class Teacher(BaseHTTPRequestHandler):
-    """``POST /v1/chat/completions`` that knows the true labels; counts its calls."""
+class Teacher(stand_in.JsonHandler):
+    """``POST /v1/chat/completions`` that knows the true labels, unless it is told what to say; keeps what was asked."""
 
     asked: list[Any]
     status = 200
+    key: str | None
     says: str | None
     released: threading.Event
 
     def do_POST(self) -> None:
-        sent = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        sent = self.sent()
         self.asked.append(sent)
         self.released.wait(30)
         said = self.says if self.says is not None else true_label(sent["messages"][-1]["content"])
-        content = json.dumps({"choices": [{"message": {"role": "assistant", "content": said}}]}).encode()
-        self.send_response(self.status)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None: ...
+        allowed = self.key is None or self.headers["authorization"] == f"Bearer {self.key}"
+        self.answer({"choices": [{"message": {"role": "assistant", "content": said}}]}, self.status if allowed else 401)
 
 
 @pytest.fixture
 def teacher() -> Iterator[str]:
-    Teacher.asked, Teacher.status, Teacher.says, Teacher.released = [], 200, None, threading.Event()
+    Teacher.asked, Teacher.status, Teacher.says, Teacher.key = [], 200, None, None
+    Teacher.released = threading.Event()
     Teacher.released.set()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Teacher)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    Teacher.released.set()
-    server.shutdown()
-    server.server_close()
+    with stand_in.running(Teacher) as url:
+        yield f"{url}/v1"
+        Teacher.released.set()
 
 
 @pytest.fixture
@@ -83,8 +82,7 @@ def utterances(n: int) -> list[str]:
 
 def teach(model: Model) -> None:
     """Teach until the model answers without the teacher."""
-    for _ in model.learn_many(Labelled(text=text, labels=[true_label(text)]) for text in utterances(800)):
-        pass
+    list(model.learn_many(Labelled(text=text, labels=[true_label(text)]) for text in utterances(800)))
 
 
 def find(model: Model, audit: bool) -> str:
@@ -230,3 +228,44 @@ def test_the_semantic_router_gets_a_distribution_over_its_labels(service, model,
         assert [one["label"] for one in scored] == ["billing", "delivery", "other"]
         assert sum(one["score"] for one in scored) == pytest.approx(1)
         assert max(scored, key=lambda one: one["score"])["label"] == "delivery"
+
+
+ROOT = Path(__file__).parents[2]
+TEXT = "word7 word7 word7 " + " ".join(f"word{number}" for number in range(30))
+
+
+@pytest.fixture
+def charged(service: Served) -> Iterator[Model]:
+    """Thirty labels, all of them for the word `charged`; number 7 has a name."""
+    name = fresh_model(service, update="sls")
+    service.http.put(f"/models/{name}/labels", json={"labels": [{"label": "l7", "name": "Charged twice"}]})
+    with Client(service.url) as client:
+        model = client.model(name)
+        for number in range(30):
+            model.learn(f"charged word{number}", [f"l{number}"])
+        yield model
+
+
+def run(service: Served, url: str, model: Model, key: str, reply: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "examples.llm_shortlist.shortlist", model.name, TEXT]
+    names = {"LLM_URL": url, "LLM_MODEL": "small", "LLM_KEY": key, "ABOUND_URL": service.url}
+    return subprocess.run(words, cwd=ROOT, input=reply, capture_output=True, text=True, env={**os.environ, **names})
+
+
+def test_the_program_suggests_asks_and_learns(service, teacher, charged):
+    Teacher.key = "secret"
+    Teacher.says = 'Sure: ["l7", "an invention", "l7", 3]'
+    before = service.learned(charged.name)
+    assert run(service, teacher, charged, "secret", "\n").returncode == 0
+    assert service.learned(charged.name) == before
+    [asked] = Teacher.asked
+    system, user = asked["messages"]
+    assert (asked["model"], user) == ("small", {"role": "user", "content": TEXT})
+    listed = [json.loads(line) for line in system["content"].splitlines() if line.startswith("{")]
+    assert len(listed) == CANDIDATES
+    assert listed[0] == {"label": "l7", "name": "Charged twice"}
+    done = run(service, teacher, charged, "secret", "y\n")
+    assert (done.returncode, done.stdout) == (0, "suggested: l7\ny, n, or the right labels: learned: l7\n"), done.stderr
+    refused = run(service, teacher, charged, "wrong", "y\n")
+    assert refused.returncode == 1
+    assert "401" in refused.stderr

@@ -1,25 +1,23 @@
 """The hook for paperless-ngx, as a process, against a service and a server with the documented REST API."""
 
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.support import stand_in
 from tests.support.served import fresh_model
 
 HOOK = Path(__file__).parents[2] / "examples" / "paperless" / "post_consume.py"
 INBOX, BILL, CONTRACT = 1, 2, 3
 
 
-class Paperless(BaseHTTPRequestHandler):
+class Paperless(stand_in.JsonHandler):
     """Documents and tags in pages of two, for a token."""
 
     documents: dict[int, dict[str, Any]]
@@ -39,7 +37,7 @@ class Paperless(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         document = self.documents[int(self.path.split("/")[-2])]
-        document |= json.loads(self.rfile.read(int(self.headers["content-length"])))
+        document |= self.sent()
         self.answer(document)
 
     def page(self, rows: list[dict[str, Any]], query: dict[str, list[str]]) -> None:
@@ -47,13 +45,9 @@ class Paperless(BaseHTTPRequestHandler):
         more = "http://elsewhere/?page" if len(rows) > first + 2 else None
         self.answer({"count": len(rows), "next": more, "results": rows[first : first + 2]})
 
-    def answer(self, document: dict[str, Any]) -> None:
+    def answer(self, said: object, status: int = 200, **headers: str) -> None:
         allowed = self.headers["authorization"] == "Token secret"
-        self.send_response(200 if allowed else 401)
-        self.end_headers()
-        self.wfile.write(json.dumps(document if allowed else {}).encode())
-
-    def log_message(self, format: str, *args: object) -> None: ...
+        super().answer(said if allowed else {}, status if allowed else 401, **headers)
 
 
 def document(number: int, content: str, *tags: int) -> dict[str, Any]:
@@ -71,13 +65,8 @@ def paperless() -> Iterator[str]:
         document(5, "no tags yet"),
     ]
     Paperless.documents = {one["id"]: one for one in scans}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Paperless)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with stand_in.running(Paperless) as url:
+        yield url
 
 
 def run(paperless: str, url: str, model: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:

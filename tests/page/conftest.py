@@ -1,11 +1,8 @@
 """Chromium, driven by playwright, and a service of two processes with data learned."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +13,7 @@ from playwright import sync_api as playwright
 
 from benchmarks.serving import Serving
 from tests.page.newsroom import news
-from tests.support.job_worker import office
+from tests.support.job_worker import office, until, until_worker
 from tests.support.served import Served, bearer, make_key
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -68,12 +65,8 @@ def serving(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with Serving(work / "data", "--processes", "2", output=work / "output", environment=environment) as service:
         service.until_ready()
         teach(service.url, news(N_NEWS))
-        default = f"{service.url}/models/default"
-        deadline = time.monotonic() + 240
-        while http.post(f"{default}/snapshots", timeout=300).status_code == 503:  # no worker yet
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        until_applied(default)
+        until_worker(service.url)
+        until_applied(f"{service.url}/models/default")
         yield service
         assert service.stop() == 0
 
@@ -86,13 +79,12 @@ def teach(url: str, instances: Iterator[dict[str, Any]], headers: dict[str, str]
 
 def until_applied(address: str) -> None:
     """Wait until both replicas have applied the log of a model; ``/classify`` answers with what a replica has."""
-    deadline = time.monotonic() + 120
-    while True:
+
+    def are_level() -> bool:
         said = http.get(f"{address}/stats").raise_for_status().json()
-        if [one["offset"] for one in said["replicas"] if one["ready"]] == [said["offset"]] * 2:
-            return
-        assert time.monotonic() < deadline, said["replicas"]
-        time.sleep(0.1)
+        return [one["offset"] for one in said["replicas"] if one["ready"]] == [said["offset"]] * 2
+
+    until(are_level, 120)
 
 
 def learn(address: str, instances: list[dict[str, Any]]) -> None:
@@ -102,8 +94,11 @@ def learn(address: str, instances: list[dict[str, Any]]) -> None:
 
 
 def stats(serving: Serving) -> dict[str, Any]:
-    found: dict[str, Any] = http.get(f"{serving.url}/models/default/stats").json()
-    return found
+    return http.get(f"{serving.url}/models/default/stats").json()
+
+
+def as_percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def painted(page: Any, heading: str) -> Any:
@@ -134,13 +129,7 @@ def open_page(browser: Any, serving: Serving, create_model: Create) -> Iterator[
     """Open a view of a model in a window of its own; at the end nothing may stand in its console."""
     contexts, wrong = [], []
 
-    def open_page(
-        view: str = "overview",
-        model: str = "default",
-        url: str | None = None,
-        expected: tuple[str, ...] = (),
-        **options: Any,
-    ) -> Any:
+    def open_page(view="overview", model="default", url=None, expected=(), **options) -> Any:
         context = browser.new_context(
             **{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce"} | options
         )

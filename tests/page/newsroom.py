@@ -1,7 +1,5 @@
 """Made-up news with subjects, some frequent and most rare, whose words change at one place: something to look at."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Anyone can use it: by keyboard, in the dark, on a phone, by ear."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -119,11 +117,10 @@ def active_version_ranks(page: Any) -> None:
     expect(page.get_by_text("Only the live index can explain its answers.")).to_be_visible()
 
 
-STATES = [ranked_answers, active_version, active_version_in_the_overview, active_version_ranks]
-
-
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+@pytest.mark.parametrize(
+    "state", [ranked_answers, active_version, active_version_in_the_overview, active_version_ranks]
+)
 def test_no_barrier_is_found_in_a_state(open_page: Open, state: Callable[[Any], None], width: int) -> None:
     """By the rules of axe, in both themes: what a view shows only after a click, or of other data."""
     page = open_page("keys", color_scheme="light", viewport={"width": width, "height": 844})
@@ -181,10 +178,3 @@ def test_all_by_keyboard(open_page: Open) -> None:
     page.keyboard.press("Enter")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_text("Learned “grain”.")).to_be_visible()
-
-
-def test_all_comes_from_the_service(open_page: Open) -> None:
-    page = open_page("datasets")
-    settled(page, "datasets")
-    names = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
-    assert all(name.startswith(page.evaluate("location.origin")) for name in names)

@@ -1,7 +1,5 @@
 """Files are taught, classified and kept as data sets on the page."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
@@ -57,9 +55,7 @@ def test_a_table_is_taught_and_classified(open_page: Open, create_model: Create,
     assert first.startswith('"1","broken & bent Gerät","phones|repairs","7","')
 
 
-def test_texts_of_a_file_are_reviewed_and_an_answer_is_taken_back(
-    open_page: Open, create_model: Create, tmp_path: Path
-) -> None:
+def test_texts_of_a_file_are_reviewed_and_an_answer_is_taken_back(open_page, create_model, tmp_path):
     address, file = create_model("queue"), tmp_path / "asked.csv"
     file.write_text("text\nwheat for sale\n")
     page = open_page("files", "queue")
@@ -103,9 +99,7 @@ def test_a_data_set_is_kept_shown_and_deleted(open_page: Open, serving: Serving,
     expect(page.get_by_text("No data sets yet.")).to_be_visible()
 
 
-def test_a_broken_file_teaches_nothing_and_says_where_it_breaks(
-    open_page: Open, create_model: Create, tmp_path: Path
-) -> None:
+def test_a_broken_file_teaches_nothing_and_says_where_it_breaks(open_page, create_model, tmp_path):
     address, file = create_model("broken"), tmp_path / "broken.csv"
     page = open_page("files", "broken")
     for text, said in (

@@ -1,7 +1,5 @@
 """ESLint and TypeScript find no mistake in the modules of the page."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The view of labels, and labels of odd names in all views."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving

@@ -1,17 +1,12 @@
 """Models, snapshots, keys, the sample and questions: what is managed on the page."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 from playwright.sync_api import expect
 
-from benchmarks.serving import Serving
 from tests.page.conftest import NARROW, WIDE, Open, click_twice, give, http
 from tests.page.test_accessible import fits
 from tests.support.job_worker import until
-from tests.support.served import Served
 
 
 def test_the_first_start_is_one_card_and_a_sample_one_click_away(fresh: str, open_page: Open) -> None:
@@ -33,9 +28,7 @@ def test_the_first_start_is_one_card_and_a_sample_one_click_away(fresh: str, ope
     http.delete(sample).raise_for_status()
 
 
-def test_a_model_is_created_configured_exported_imported_and_deleted(
-    open_page: Open, serving: Serving, tmp_path: Path
-) -> None:
+def test_a_model_is_created_configured_exported_imported_and_deleted(open_page, serving, tmp_path):
     page = open_page("models", **NARROW)
     create = page.get_by_role("region", name="Create a model")
     create.get_by_text("Name, rule and settings").click()
@@ -148,9 +141,7 @@ def test_the_least_certain_instances_are_labelled_by_keyboard(fresh: str, open_p
     assert http.get(f"{fresh}/stats").json()["learned"] == 5
 
 
-def test_an_admin_makes_replaces_and_revokes_keys_and_sees_who_did_what(
-    open_page: Open, locked: tuple[Served, dict[str, str]]
-) -> None:
+def test_an_admin_makes_replaces_and_revokes_keys_and_sees_who_did_what(open_page, locked):
     service, secrets = locked
     page = open_page("keys", url=service.url, **NARROW)
     give(page, secrets["admin"])

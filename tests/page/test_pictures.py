@@ -1,7 +1,5 @@
 """The pictures of the documents, light on a desk and dark on a phone; taken with ``SCREENSHOTS=1`` only."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -61,9 +59,7 @@ def traffic(url: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("window", [WIDE, NARROW], ids=["light", "dark"])
-def test_pictures_of_each_view(
-    contest: None, serving: Serving, open_page: Open, tmp_path: Path, window: dict[str, Any]
-) -> None:
+def test_pictures_of_each_view(contest, serving, open_page, tmp_path, window):
     from PIL import Image
 
     page = open_page(**window)
@@ -96,21 +92,15 @@ def show(page: Any, view: str, url: str) -> None:
         for box in page.get_by_role("checkbox", name="Compare").all()[:2]:
             box.check()
         expect(page.get_by_text("Side by side", exact=True)).to_be_visible()
-    elif view == "datasets":
-        expect(page.locator(".card").first).to_contain_text("news-2026")
-    elif view == "events":
-        expect(page.locator("tbody tr").first).to_be_visible()
-    elif view == "files":
-        expect(page.get_by_text("No file chosen.")).to_be_visible()
     elif view == "ask":
         body = {"instances": [{"text": TEXT}, {"text": "oil wheat futures"}], "remember": True}
         http.post(f"{url}/classify", json=body).raise_for_status()
         page.reload()
         expect(page.locator(".rank").first).to_be_visible()
-    elif view == "models":
-        expect(page.get_by_role("region", name="Create a model")).to_be_visible()
     else:
-        expect(page.get_by_text("abound keys create")).to_be_visible()
+        shown = {"datasets": "news-2026", "files": "No file chosen.", "models": "Name, rule and settings"}
+        shown |= {"events": "Correct", "keys": "abound keys create"}
+        expect(page.get_by_text(shown[view]).first).to_be_visible()
 
 
 def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:

@@ -1,7 +1,5 @@
 """Try it: ranked as it is typed, explained, and taught."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -200,21 +198,11 @@ def test_a_wrong_label_is_rejected(open_page: Open) -> None:
 def test_features_in_lines_are_sent_as_they_are_written(open_page: Open) -> None:
     page = open_page("try")
     page.get_by_role("radio", name="Features").check()
-    lines = [
-        "__proto__: 3",
-        "tag: a",
-        "tag: b",
-        "tag: b",
-        "zip: 00100",
-        "price: 2.50",
-        "big: 1e999",
-        "many: 1e3",
-        "urgent",
-    ]
+    written = "__proto__: 3\ntag: a\ntag: b\ntag: b\nzip: 00100\nprice: 2.50\nbig: 1e999\nmany: 1e3\nurgent"
     with page.expect_request(
         lambda request: request.url.endswith("/classify") and '"many"' in (request.post_data or "")
     ) as asked:
-        page.get_by_role("textbox", name="Features").fill("\n".join(lines))
+        page.get_by_role("textbox", name="Features").fill(written)
     assert json.loads(asked.value.post_data)["features"] == {
         "__proto__": 3,
         "tag": ["a", "b"],

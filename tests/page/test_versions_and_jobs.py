@@ -1,7 +1,5 @@
 """The form of a job and the measures of jobs and versions, with words for everything."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

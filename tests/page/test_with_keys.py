@@ -1,7 +1,5 @@
 """The page of a service that asks for keys."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -10,14 +8,12 @@ from playwright.sync_api import expect
 from tests.page.conftest import Open, give
 from tests.support.served import Served
 
-WRONG_KEY = "status of 401"
-
 pytestmark = pytest.mark.long
 
 
 def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
-    page = open_page("overview", url=service.url, expected=(WRONG_KEY,))
+    page = open_page("overview", url=service.url, expected=("status of 401",))
     expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
     give(page, "no such key")
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -36,9 +32,7 @@ def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Se
     expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
 
 
-def test_no_form_is_shown_for_what_a_scope_does_not_allow(
-    open_page: Open, locked: tuple[Served, dict[str, str]]
-) -> None:
+def test_no_form_is_shown_for_what_a_scope_does_not_allow(open_page, locked):
     service, secrets = locked
     page = open_page("try", url=service.url)
     asked = []
@@ -93,9 +87,7 @@ def test_a_labeller_reviews_texts_and_sees_all_events(open_page: Open, locked: t
     service.http.delete("/models/zoo").raise_for_status()
 
 
-def test_a_labeller_tries_corrects_and_undoes_without_a_dead_end(
-    open_page: Open, locked: tuple[Served, dict[str, str]]
-) -> None:
+def test_a_labeller_tries_corrects_and_undoes_without_a_dead_end(open_page, locked):
     """A key with the scopes classify and learn."""
     service, secrets = locked
     page = open_page("try", url=service.url)

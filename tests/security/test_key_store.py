@@ -12,8 +12,6 @@ from abound.security.key import Key, KeyTerms
 from abound.security.key_ring import KeyRing
 from abound.store.client import Store
 from abound_core.errors import Conflict, InvalidKey, StoreUnavailable
-from benchmarks.serving import free_port
-from tests.support.replicas import until
 from tests.support.valkey import PATIENT, Server
 
 
@@ -25,27 +23,19 @@ async def until_copied(store: Store, key: Key) -> None:
                 return await key_store.check_copied(store, key, "the key is changed")
 
 
-async def test_a_change_that_no_copy_of_the_store_confirms_is_an_error() -> None:
-    port = free_port()
-    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
-    copy = Server(replicaof=f"127.0.0.1 {port}")
+async def test_a_change_that_no_copy_of_the_store_confirms_is_an_error(servers: tuple[Server, Server]) -> None:
+    primary, copy = servers
     store = Store(primary.url, PATIENT)
-    try:
-        made = await key_store.create(store, KeyTerms(["learn"]))
-        with copy.client() as client:
-            await until(lambda: client.hlen(key_store.KEYS_KEY))
-        await until_copied(store, made.key)
-        copy.pause()
-        revoked = await key_store.revoke(store, made.key.id)
-        with pytest.raises(StoreUnavailable, match="the key is revoked, but no copy of the store has confirmed it"):
-            await key_store.check_copied(store, revoked, "the key is revoked")
-        copy.resume()
-        assert await key_store.revoke(store, made.key.id) == revoked
-        await until_copied(store, revoked)
-    finally:
-        await store.close()
-        copy.close()
-        primary.close()
+    made = await key_store.create(store, KeyTerms(["learn"]))
+    await until_copied(store, made.key)
+    copy.pause()
+    revoked = await key_store.revoke(store, made.key.id)
+    with pytest.raises(StoreUnavailable, match="the key is revoked, but no copy of the store has confirmed it"):
+        await key_store.check_copied(store, revoked, "the key is revoked")
+    copy.resume()
+    assert await key_store.revoke(store, made.key.id) == revoked
+    await until_copied(store, revoked)
+    await store.close()
 
 
 async def test_a_server_that_took_over_without_the_change_does_not_confirm_it(server: Server, store: Store) -> None:

@@ -234,7 +234,7 @@ def test_a_key_is_made_rotated_and_revoked(service: Served, admin: CreatedKey) -
         ({"models": []}, "models"),
         ({"models": ["a/b"]}, "models"),
         ({"seconds": 0}, "seconds"),
-        ({"rate": "fast"}, "rate"),
+        *(({"rate": rate}, "rate") for rate in ("fast", "", "5", "9999999999/second", "9/second;2/minute")),
         ({"source_rate": "0/second"}, "source_rate"),
         ({"description": "a\nb"}, "description"),
         ({"digest": "00"}, "digest"),

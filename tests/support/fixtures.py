@@ -1,4 +1,4 @@
-"""What most tests of the service need: a store, one that may be killed, replicas, an artifact store beside."""
+"""What most tests of the service need: a store, one that may be killed, replicas, an artifact store, a service."""
 
 import shutil
 import time
@@ -14,6 +14,7 @@ from abound.store.client import Store
 from abound_core.model.live_model import warmup
 from benchmarks.serving import free_port
 from tests.support.lab import Lab
+from tests.support.served import Served, served
 from tests.support.valkey import Server
 
 StartReplica = Callable[..., Awaitable[Replica]]
@@ -118,3 +119,13 @@ async def lab(server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
     await lab.open()
     yield lab
     await lab.close()
+
+
+@pytest.fixture(scope="module")
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One for each file, with the file's ``SETTINGS`` and, if it ``HAS_ARTIFACTS``, an artifact store."""
+    settings = getattr(request.module, "SETTINGS", {})
+    if getattr(request.module, "HAS_ARTIFACTS", False):
+        settings = settings | {"artifacts_url": str(tmp_path_factory.mktemp("artifacts"))}
+    with served(**settings) as service:
+        yield service

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from abound.jobs.methods import METHODS
 from abound.jobs.record import JOBS
 from abound.processes.lifetime import dies_with_parent
@@ -75,6 +77,11 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, "it did not come to it in time"
         time.sleep(0.02)
     return found
+
+
+def until_worker(url: str) -> None:
+    """Wait until a snapshot can be made: a service is ready before its worker."""
+    until(lambda: httpx.post(f"{url}/models/default/snapshots", timeout=300).status_code != 503, 300)
 
 
 class Office:

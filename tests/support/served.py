@@ -62,6 +62,12 @@ class Served:
         self._listening.close()
         assert not self._thread.is_alive()
 
+    def post(self, path: str, **body: Any) -> dict[str, Any]:
+        """What a request gives that succeeds."""
+        answer = self.http.post(path, json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
     def live(self, model: str = "default") -> Any:
         """The live model; only to be read, while nothing is learned."""
         return self.app.state.parts.replica.model(model).live
