@@ -30,11 +30,15 @@ def test_events_are_listed_newest_first_without_registrations(service: Served) -
     first = teach({"text": "wool socks", "labels": ["socks"], "source": "shop"}, **{"idempotency-key": "order-17"})
     service.http.put(f"{address}/labels", json={"labels": [{"label": "socks", "name": "Socks"}]}).raise_for_status()
     service.http.post(f"{address}/labels/rename", json={"from": "socks", "to": "stockings"}).raise_for_status()
-    two = [{"text": "hat", "labels": ["hats"]}, {"text": "red hat", "labels": ["hats"], "rejected": ["caps"]}]
+    two = [
+        {"text": "hat", "labels": ["hats"]},
+        {"text": "red hat", "labels": ["hats"], "rejected": ["caps"], "partial": True},
+    ]
     last = teach({"instances": two})
     events = listed()
     assert [event["labels"] for event in events] == [["hats"], ["hats"], ["socks"]]
     assert [events[0]["offset"], events[2]["offset"]] == [last, first]
+    assert [event["partial"] for event in events] == [True, False, False]
     assert (events[2]["source"], events[2]["key"], events[0]["rejected"]) == ("shop", "order-17", ["caps"])
     assert set(events[2]["features"]) == {"wool", "socks"}  # type: ignore[call-overload]
     assert listed(source="shop") == events[2:]

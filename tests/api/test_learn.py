@@ -105,7 +105,7 @@ def test_a_repeat_under_a_key_answers_as_the_first_time(service: Served, model: 
         assert service.http.post(path, json=body | {"wait": wait}, headers=header).json() == first.json()
     assert service.learned(model) == 3
     changes: list[dict[str, Any]] = [{"features": {"wheat": 4}}, {"labels": ["more"]}, {"labels": [], "none": True}]
-    changes += [{"rejected": ["b"]}, {"ignored": ["c"]}, {"weight": 3}]
+    changes += [{"partial": True}, {"rejected": ["b"]}, {"ignored": ["c"]}, {"weight": 3}]
     for change in changes:
         problem(service.http.post(path, json=body | change, headers=header), 422, "invalid-field", "key")
     assert service.learned(model) == 3

@@ -116,6 +116,7 @@ class Feedback(NamedTuple):
     n_true: int
     n_rejected: int
     weight: float  # importance of the instance, above 0 and at most 100; usually 1
+    partial: bool = False  # whether classes that are not given may be true, too
 
 
 @inlined

@@ -22,9 +22,9 @@ sign. Connections stay in the order of their creation. The header's total is the
 Class ids of 2^24 and more do not fit into a record and are not learned.
 
 A class that is rejected for an instance is corrected like those highest-scoring ones, wherever its score is above
-their target. Without a true class no other class is corrected, because the true ones are unknown. An instance of
-weight w counts w times in the step sums, and its steps are w times as long, but no longer than 1 unless they would be
-with w = 1. With values of norm 1, a weight therefore never takes a score past its target.
+their target. Without a true class, or if the true ones are not all, no other class is corrected, because it may be
+true. An instance of weight w counts w times in the step sums, and its steps are w times as long, but no longer than 1
+unless they would be with w = 1. With values of norm 1, a weight therefore never takes a score past its target.
 
 A connection is a record of 8 bytes. The lower 24 bits hold the class as in a narrow record of
 ``abound_core.index.layout_kernels``. Above them are 16 bits of its step sum in units of 1/4096, and 24 bits of its
@@ -250,14 +250,14 @@ def order_true(memory, class_ids, own, order, best):
 
 
 @inner
-def rank_true(memory, params, n_touched, class_ids, ranks_out, most, best):
+def rank_true(memory, params, n_touched, class_ids, partial, ranks_out, most, best):
     """Compute the ranks of the true classes, select the best other classes, note all in ``best``, and zero all scores.
 
     ``scratch`` receives the scores of the true classes, then their places from best to worst. From ``2 m`` on it
     receives classes and scores of up to ``most`` others, best first: those above ``theta_negative`` within ``reach``
-    of the worst true class, none without a true class. Returns the number of others. Without rows, a true class without
-    a score counts as ranked before one with a score below 0. Models without rows have always counted so, and their
-    reported figures must not change.
+    of the worst true class; none without a true class, and if ``partial``. Returns the number of others. Without rows,
+    a true class without a score counts as ranked before one with a score below 0. Models without rows have always
+    counted so, and their reported figures must not change.
     """
     m = np.uint64(len(class_ids))
     word = np.uint64(8)
@@ -265,7 +265,7 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most, best):
     names, heights = order + m * word, order + (m + most) * word
     order_true(memory, class_ids, own, order, best)
     lowest = np.inf
-    if m:
+    if m and not partial:
         worst = load_float(own, load_word(order, m - U1))
         lowest = max(params.theta_negative, min(worst, 1.0) - params.reach)
     for j in range(m):
@@ -436,7 +436,7 @@ def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ran
     n_wrong = np.uint64(len(class_ids)) - m
     wrong_heights, inserted = wrong + n_wrong * word, wrong + U2 * n_wrong * word
     n_wrong = note_wrong(memory, params, class_ids[feedback.n_true :], feedback, wrong, wrong_heights)
-    n_others = rank_true(memory, params, n_touched, true, ranks_out, most, best)
+    n_others = rank_true(memory, params, n_touched, true, feedback.partial, ranks_out, most, best)
     n_inserted = U0
     for j in range(m):
         score = load_float(own, j)

@@ -12,9 +12,9 @@ g. Each class has an intercept b and the number n_c of instances for which it wa
 n counts the instances learned in rows. y_c - s_c is clipped to -8 .. 8. Only in the step of W, e_c of a true class is
 multiplied by 1 + 4 / (1 + n_c), with n_c before this instance.
 
-An instance without a true class corrects only the wrong classes that score above 0, because the others may be true.
-With a true class every other class is corrected anyway. A weight multiplies x_f^2 in the step sums, and both kinds of
-steps, but the product is at most 1/2 unless the step alone is longer.
+An instance without a true class, or whose true classes are not all, corrects of the others only wrong ones that score
+above 0, because the rest may be true. With all true classes every other class is corrected anyway. A weight multiplies
+x_f^2 in the step sums, and both kinds of steps, but the product is at most 1/2 unless the step alone is longer.
 
 Scores are sums in double precision, in the order of the features; W and e are in single. No class is selected or left
 out, so learning is a pass over contiguous numbers. Meanwhile the headers have no connections; their totals keep their
@@ -220,14 +220,18 @@ def intercept_step(memory, params, weight):
 
 @inner
 def keep_wrong(memory, params, n, wrong, feedback):
-    """Set the scores of all classes to 0, except wrong ones above 0; those of ignored ones times ``implicit``."""
+    """Set the scores of all classes to 0, except wrong ones above 0; those of ignored ones times ``implicit``.
+
+    ``scratch`` has the scores of the true classes at its beginning.
+    """
+    first = np.uint64(feedback.n_true)
     for j in range(np.uint64(len(wrong))):
         score = load_float(memory.scores, np.uint64(wrong[j]))
-        store_float(memory.scratch, j, max(score, 0.0) * strength_of(params, feedback, j))
+        store_float(memory.scratch, first + j, max(score, 0.0) * strength_of(params, feedback, j))
     for c in range(n):
         store_float(memory.scores, c, 0.0)
     for j in range(np.uint64(len(wrong))):
-        store_float(memory.scores, np.uint64(wrong[j]), load_float(memory.scratch, j))
+        store_float(memory.scores, np.uint64(wrong[j]), load_float(memory.scratch, first + j))
 
 
 @inner
@@ -281,8 +285,8 @@ def learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_
     rank_known(memory, n, true, ranks_out)
     for c in range(n):
         note_score(best, np.int32(c), load_float(memory.scores, c))
-    if len(true) == 0:
-        keep_wrong(memory, params, n, class_ids, feedback)
+    if len(true) == 0 or feedback.partial:
+        keep_wrong(memory, params, n, class_ids[feedback.n_true :], feedback)
     compute_errors(memory, params, n, true, feedback.weight)
     correct_all(memory, params, ids, values, n, feedback.weight)
     return True

@@ -10,9 +10,9 @@ Parsing is pure: bytes in, instances out. ``abound/datasets/files.py`` opens the
 ``jsonl``
     One JSON object per line with ``text`` (a string, or strings by field), ``features``, ``vector`` or several of them,
     and ``labels`` (strings or whole numbers), and optionally ``rejected``, ``ignored`` (as ``labels``), ``weight`` (a
-    number), ``none`` (true: no label fits), ``key`` and ``source``. A vector is a list of numbers or an object
-    (``abound_core.instances.dense_vector``). ``label`` is another name of ``labels``, and one label may be a string.
-    Other fields are errors, unless they are ignored by name.
+    number), ``none`` (true: no label fits), ``partial`` (true: the labels are not all), ``key`` and ``source``. A
+    vector is a list of numbers or an object (``abound_core.instances.dense_vector``). ``label`` is another name of
+    ``labels``, and one label may be a string. Other fields are errors, unless they are ignored by name.
 ``fasttext``
     ``__label__a __label__b the text``.
 ``vw``
@@ -73,7 +73,8 @@ class DatasetInstance(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     weight: float = 1.0  # importance of the instance
     none: bool = False  # whether no label fits
-    # key, source: idempotency key and source of the event. Only ``abound learn`` uses the last six; everything else
+    partial: bool = False  # whether the labels are not all
+    # key, source: idempotency key and source of the event. Only ``abound learn`` uses the last seven; everything else
     # reads ``labels``
     key: str | None = None
     source: str | None = None
@@ -103,7 +104,12 @@ class DatasetInstance(msgspec.Struct, frozen=True, kw_only=True):
         if labels:
             fields["labels"] = self.labels
             given: dict[str, object] = {"rejected": self.rejected, "ignored": self.ignored, "none": self.none}
-            given |= {"weight": None if self.weight == 1.0 else self.weight, "key": self.key, "source": self.source}
+            given |= {
+                "partial": self.partial,
+                "weight": None if self.weight == 1.0 else self.weight,
+                "key": self.key,
+                "source": self.source,
+            }
             fields |= {
                 name: value for name, value in given.items() if value is not None and value is not False and value != ()
             }
@@ -212,6 +218,7 @@ class _JsonInstance(msgspec.Struct):
     ignored: list[str | int | float | None] | None = None
     weight: float | None = None
     none: bool = False
+    partial: bool = False
     key: str | None = None
     source: str | None = None
 
@@ -251,6 +258,7 @@ OWN_FIELDS = (
     "ignored",
     "weight",
     "none",
+    "partial",
     "key",
     "source",
 )  # that lines keep where fields have roles
@@ -272,6 +280,7 @@ def _event_fields(fields: _JsonInstance) -> dict[str, Any]:
         "ignored": tuple(label_texts(fields.ignored or (), False)),
         "weight": 1.0 if fields.weight is None else fields.weight,
         "none": fields.none,
+        "partial": fields.partial,
         "key": fields.key,
         "source": fields.source,
     }

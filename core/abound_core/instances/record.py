@@ -7,9 +7,10 @@
     details       u32 length | UTF-8 | zeros to a multiple of 4
 
 A record is a vector followed by a labels part. Bit 31 of n says that the vector ends with a dense part, bit 31 of m
-that feedback follows the labels, and bit 30 that details follow. Records follow each other without gaps, so each
-begins at a multiple of 4. Numbers are little-endian. Keys and labels are UTF-8 and not empty; the keys of a vector are
-distinct; values are finite and above 0, and l2-normalised unless the model is Boolean.
+that feedback follows the labels, and bit 30 that details follow. Bit 29 of m says that the true labels are not all:
+labels that the record does not name may be true, too. Records follow each other without gaps, so each begins at a
+multiple of 4. Numbers are little-endian. Keys and labels are UTF-8 and not empty; the keys of a vector are distinct;
+values are finite and above 0, and l2-normalised unless the model is Boolean.
 
 The dense part is a vector of 1 to 2,048 numbers that the instance came with, not all of them zero. The index sees it
 as codes (``abound_core.instances.codes_kernels``), each a feature with this value. The norm covers these features, too.
@@ -80,6 +81,7 @@ _PROBLEMS = {
     kernels.BAD_DENSE: "has an invalid dense vector",
     kernels.RESERVED_KEY: "has a dense vector, and a key that begins with a zero byte",
     kernels.BAD_WEIGHT: "has a weight that is not above 0 and at most 100",
+    kernels.BAD_PARTIAL: "is partial, and has no true label or has details",
     kernels.BAD_DETAILS: "has details that are not UTF-8, or details without exactly one true or ignored label",
 }
 
@@ -96,6 +98,7 @@ class Record(NamedTuple):
     rejected: list[str]
     ignored: list[str]
     weight: float  # importance of the instance, above 0 and at most 100
+    partial: bool = False  # whether the true labels are not all
     dense: npt.NDArray[np.int8] | None = None  # shape (d,), or None
 
 
@@ -153,11 +156,12 @@ def pack_labels(
     ignored: Sequence[str] = (),
     weight: float = 1.0,
     none: bool = False,
+    partial: bool = False,
 ) -> bytes:
     """Return the labels part of a record: the distinct labels of each kind in the given order.
 
     Raises InvalidInstance with the field, such as ``labels`` or ``rejected[2]``: no labels or too many, a label that is
-    empty, too long, not valid Unicode, or of two kinds, or a weight out of range.
+    empty, too long, not valid Unicode, or of two kinds, a weight out of range, or ``partial`` without a true label.
     """
     if none and (labels or rejected or ignored):
         raise InvalidInstance(
@@ -165,7 +169,10 @@ def pack_labels(
         )
     if not (labels or rejected or ignored or none):
         raise InvalidInstance("an instance to learn needs a label in labels, rejected or ignored, or none", "labels")
-    if len(labels) == 1 and not rejected and not ignored and weight == 1.0:  # what nearly all instances have
+    if partial and not labels:
+        raise InvalidInstance("partial says that labels are not all, and the instance has none in labels", "partial")
+    plain = not rejected and not ignored and weight == 1.0 and not none
+    if len(labels) == 1 and plain and not partial:  # what nearly all instances have
         encoded = _encode_label(labels[0], limits, "labels[0]")
         return _padded(struct.pack("<IH", 1, len(encoded)) + encoded)
     kinds: dict[bytes, str] = {}
@@ -176,14 +183,15 @@ def pack_labels(
             encoded = _encode_label(label, limits, f"{kind}[{i}]")
             if kinds.setdefault(encoded, kind) != kind:
                 raise InvalidInstance(f"a label is in {kinds[encoded]} and in {kind}", f"{kind}[{i}]")
-    part = _padded(struct.pack("<I", len(kinds)) + _pack_strings(list(kinds)))
-    if not rejected and not ignored and weight == 1.0 and not none:
+    n = len(kinds) | (kernels.PARTIAL if partial else 0)
+    part = _padded(struct.pack("<I", n) + _pack_strings(list(kinds)))
+    if plain:
         return part
     if not 0.0 < weight <= MAX_WEIGHT:
         raise InvalidInstance(f"weight must be above 0 and at most {MAX_WEIGHT:g}", "weight")
     numbers = [list(kinds.values()).count(kind) for kind in ("rejected", "ignored")]
     feedback = struct.pack("<f2H", max(weight, LEAST_WEIGHT), *numbers)
-    return struct.pack("<I", len(kinds) | kernels.HAS_FEEDBACK) + part[4:] + feedback
+    return struct.pack("<I", n | kernels.HAS_FEEDBACK) + part[4:] + feedback
 
 
 def add_details(record: bytes, details: bytes) -> bytes:
@@ -211,7 +219,7 @@ def with_labels(payload: bytes, at: int, shape: RecordShape, name_of: Callable[[
     if shape.n_labels == 0:  # no label fits
         return payload[at : shape.end]
     labels_at = shape.label_lengths_at - 4
-    *kinds, weight = unpack_feedback(payload, labels_at)
+    *kinds, weight, partial = unpack_feedback(payload, labels_at)
     taken: set[str] = set()
     left: list[list[str]] = []
     for kind in kinds:
@@ -220,7 +228,8 @@ def with_labels(payload: bytes, at: int, shape: RecordShape, name_of: Callable[[
         left.append(names)
     if not taken:
         return b""
-    record = payload[at:labels_at] + pack_labels(left[0], DATASET_LIMITS, left[1], left[2], weight)
+    part = pack_labels(left[0], DATASET_LIMITS, left[1], left[2], weight, partial=partial and bool(left[0]))
+    record = payload[at:labels_at] + part
     return add_details(record, details_of(payload, shape)) if shape.details_at >= 0 else record
 
 
@@ -302,16 +311,20 @@ def unpack_labels(payload: bytes, start: int) -> list[str]:
     return unpack_feedback(payload, start)[0]
 
 
-def unpack_feedback(payload: bytes, start: int) -> tuple[list[str], list[str], list[str], float]:
-    """Return the true, rejected and ignored labels of the labels part at byte ``start`` and the weight, unchecked."""
+def unpack_feedback(payload: bytes, start: int) -> tuple[list[str], list[str], list[str], float, bool]:
+    """Return the true, rejected and ignored labels of the labels part at byte ``start``, weight and ``partial``.
+
+    Nothing is checked.
+    """
     (n,) = struct.unpack_from("<I", payload, start)
-    labels, end = _strings(payload, start + 4, n & (kernels.HAS_DETAILS - 1))
+    labels, end = _strings(payload, start + 4, n & (kernels.PARTIAL - 1))
+    partial = n & kernels.PARTIAL != 0
     if n < kernels.HAS_FEEDBACK:
-        return labels, [], [], 1.0
+        return labels, [], [], 1.0, partial
     weight, n_rejected, n_ignored = struct.unpack_from("<f2H", payload, end + (start - end) % 4)
     n_true = len(labels) - n_rejected - n_ignored
     wrong = n_true + n_rejected
-    return labels[:n_true], labels[n_true:wrong], labels[wrong:], weight
+    return labels[:n_true], labels[n_true:wrong], labels[wrong:], weight, partial
 
 
 def iterate(payload: bytes, n: int) -> Iterator[Record]:

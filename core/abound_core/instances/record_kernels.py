@@ -11,7 +11,7 @@ from abound_core.numba.decorators import inlined, inner, kernel
 from abound_core.numba.intrinsics import load_f32, load_part, load_u16, load_u32, load_u64, pointer, same_bytes
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
-BAD_DENSE, RESERVED_KEY, BAD_WEIGHT, BAD_DETAILS = range(10, 14)
+BAD_DENSE, RESERVED_KEY, BAD_WEIGHT, BAD_DETAILS, BAD_PARTIAL = range(10, 15)
 """Results of ``check``. ``CROWDED``: no error so far, but too many keys of the record collide in the hash table. The
 caller must look for repeated keys in another way.
 """
@@ -30,6 +30,8 @@ MAX_WEIGHT = 100.0  # ``abound_core.limits.MAX_WEIGHT``
 
 HAS_DETAILS = 1 << 30  # in the number of labels: details of the label follow
 
+PARTIAL = 1 << 29  # in the number of labels: the true ones are not all
+
 DETAILS = 4  # bytes before the contents: the length as u32
 
 MAX_DETAILS_BYTES = 16_384  # ``abound_core.limits.MAX_DETAILS_BYTES``
@@ -37,10 +39,11 @@ MAX_DETAILS_BYTES = 16_384  # ``abound_core.limits.MAX_DETAILS_BYTES``
 MAX_REQUEST_BYTES = 2**20  # of a request to change labels
 
 _COUNT = np.uint32(HAS_DENSE - 1)
-_LABEL_COUNT = np.uint32(HAS_DETAILS - 1)
+_LABEL_COUNT = np.uint32(PARTIAL - 1)
 _HAS_DENSE = np.uint32(HAS_DENSE)
 _HAS_FEEDBACK = np.uint32(HAS_FEEDBACK)
 _HAS_DETAILS = np.uint32(HAS_DETAILS)
+_PARTIAL = np.uint32(PARTIAL)
 _NOT_ASCII = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -50,8 +53,8 @@ class RecordShape(NamedTuple):
 
     ``n_features`` is -1 if the record does not lie inside the buffer; then the other fields mean nothing.
     ``dense_at`` is -1 if there is no dense part. The ``n_labels`` labels are ``n_true`` true ones, then ``n_rejected``
-    rejected ones, then ignored ones. Without feedback all are true and ``weight`` is 1. ``details_at`` is -1 without
-    details.
+    rejected ones, then ignored ones. Without feedback all are true and ``weight`` is 1. If ``partial``, others may be
+    true, too. ``details_at`` is -1 without details.
     """
 
     n_features: int
@@ -67,11 +70,18 @@ class RecordShape(NamedTuple):
     n_rejected: int
     weight: float
     details_at: int
+    partial: bool
 
 
 @inlined
 def nowhere():
-    return RecordShape(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1.0, -1)
+    return RecordShape(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1.0, -1, False)
+
+
+@inlined
+def is_complete(shape):
+    """Return whether the labels that a record does not name are wrong: its true ones are all, or no label fits."""
+    return (shape.n_true > 0 and not shape.partial) or shape.n_labels == 0
 
 
 @inner
@@ -124,7 +134,9 @@ def vector_shape(data, size, start):
         end = _dense_end(data, size, end)
     if end < 0:
         return nowhere()
-    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, dense_at, 0, 0, 0, end, 0, 0, 1.0, np.int64(-1))
+    return RecordShape(
+        n, start + 4, lengths_at, lengths_at + 2 * n, dense_at, 0, 0, 0, end, 0, 0, 1.0, np.int64(-1), False
+    )
 
 
 @inner
@@ -163,6 +175,7 @@ def shape_at(data, size, start):
         n_rejected,
         weight,
         details_at,
+        word & _PARTIAL != 0,
     )
 
 
@@ -353,6 +366,8 @@ def check(buffer, first, n_records, ends):
             return NO_LABEL, i
         if not 0.0 < shape.weight <= MAX_WEIGHT:
             return BAD_WEIGHT, i
+        if shape.partial and (shape.n_true == 0 or shape.details_at >= 0):
+            return BAD_PARTIAL, i
         problem = _check_strings(data, shape.lengths_at, shape.n_features, shape.keys_at)
         if problem == GOOD:
             problem = _check_strings(data, shape.label_lengths_at, shape.n_labels, shape.labels_at)

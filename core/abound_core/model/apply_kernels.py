@@ -17,7 +17,8 @@ evicted.
 A record with details registers its label. It is learned, but not scored and not counted as an instance of its label.
 
 A record with feedback also has rejected and ignored labels. They get no ids: those that the model does not know are
-skipped. A record without true labels is learned and has no rank.
+skipped. A record without true labels is learned and has no rank. One whose true labels are not all is not scored, since
+the label that was ranked first may be true, too.
 
 Models that calibrate and models that re-rank have kernels of their own, so that other models do not pay for them.
 """
@@ -29,7 +30,7 @@ from abound_core.index.learning_kernels import has_room, learn_fsu, learn_sls
 from abound_core.index.rank_kernels import rank_classes
 from abound_core.index.sls_rows_kernels import forget
 from abound_core.instances.codes_kernels import EXPANSION, WINNERS, expand_record, is_code
-from abound_core.instances.record_kernels import nowhere, record_shape, shape_at
+from abound_core.instances.record_kernels import is_complete, nowhere, record_shape, shape_at
 from abound_core.instances.vocabulary_kernels import (
     N_IDS,
     N_LIVE,
@@ -83,7 +84,7 @@ MAX_FEATURES, HAND, DIMENSION, CODES, N_CODES, UNLABELLED, REJECTED, IGNORED, WE
 AWAITS_VECTOR = 9
 """Places in ``control``: the bound (0: none), the feature id at the clock's hand, the dimension of the model's vectors
 (0: not known yet), the number of codes that exist (0: the model does not use them), and with a bound the number of
-codes that have an id. Then counts of feedback: records without a true label, rejected labels, ignored labels, and
+codes that have an id. Then counts of feedback: records that are not scored, rejected labels, ignored labels, and
 records with a weight other than 1. ``AWAITS_VECTOR`` is 1 if the first vector starts the re-ranker; it is not part of
 the state.
 """
@@ -175,13 +176,13 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
             cursor[ACTIVE] = n
             cursor[CLASSES] = n_classes
             break
-        feedback = Feedback(m, n_rejected, shape.weight)
+        feedback = Feedback(m, n_rejected, shape.weight, shape.partial)
         changed = NO
         if n > 0 or not registers:  # a name that is known, or a label without one, is no instance
             changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks, best)
         # The ranking has noted the best classes; their probabilities are learned after the instance.
         if n_places(best) == N_BEST and not registers:
-            calibrate(held, best, class_ids, m, n_rejected, shape.n_labels == 0)
+            calibrate(held, best, class_ids, m, n_rejected, is_complete(shape))
         first = cursor[ANSWERED] if cursor[ANSWERED] >= 0 else np.int64(best.class_ids[0])
         empty(best)
         ranks[done] = I0
@@ -273,11 +274,15 @@ def count_outcome(live, shape, true, ranks, changed, first):
     live.control[REJECTED] += shape.n_rejected
     live.control[IGNORED] += shape.n_labels - shape.n_true - shape.n_rejected
     live.control[WEIGHTED] += np.int64(shape.weight != 1.0)
-    if shape.n_true > 0:
+    if shape.n_true > 0 and not shape.partial:
         return count_ranks(live.score, live.label_counts, true, ranks, changed, first)
     live.control[UNLABELLED] += 1
     live.score.counts[UPDATED] += np.int64(changed)
-    return I0
+    best = I0
+    for j in range(shape.n_true):
+        if ranks[j] > 0 and (best == 0 or ranks[j] < best):
+            best = np.int64(ranks[j])
+    return best
 
 
 @inner
@@ -403,19 +408,20 @@ def find_all(live, data, shape, ids, values, class_ids):
 
 
 @inner
-def calibrate(held, best, class_ids, n_true, n_rejected, is_none):
+def calibrate(held, best, class_ids, n_true, n_rejected, complete):
     """Let the calibration learn from the best classes of an instance and their scores; keep it if it is suspicious.
 
-    ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected classes. Without a true class only the rejected
-    ones are known to be false, unless no label fits (``is_none``).
+    ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected classes. Unless the labels are ``complete``, it
+    learns only that the rejected ones are false: true ones alone would raise all probabilities.
     """
-    true, known = np.zeros(N_BEST, np.bool_), np.full(N_BEST, n_true > 0 or is_none, np.bool_)
+    true, known = np.zeros(N_BEST, np.bool_), np.full(N_BEST, complete, np.bool_)
     for j in range(n_true + n_rejected):
         for i in range(N_BEST):
             if best.class_ids[i] == class_ids[j]:
-                true[i], known[i] = j < n_true, True
+                true[i], known[i] = j < n_true, complete or j >= n_true
     calibration, live = held.calibration, held.live
-    note_suspect(calibration, live.score.counts[LEARNED] + 1, best, live.label_counts, class_ids, n_true, true)
+    if complete:
+        note_suspect(calibration, live.score.counts[LEARNED] + 1, best, live.label_counts, class_ids, n_true, true)
     learn_pairs(calibration, best.scores, true, known)
 
 
@@ -505,12 +511,12 @@ def judge_by_index(held, data, shape, audited):
 @inner
 def judge_ranking(held, audited, ids, scores, n, plain, class_ids, shape):
     """Count the decision on an answer of ``n`` classes, if it is known what is true, and calibrate with it."""
-    decides, is_none = len(held.decisions.params) > 0, shape.n_labels == 0
-    if decides and (shape.n_true > 0 or is_none):
+    complete = is_complete(shape)
+    if len(held.decisions.params) > 0 and complete:
         judge(held.decisions, held.calibration, audited, ids, scores, n, plain, class_ids, shape.n_true)
     if len(held.calibration.weights) > 0:
         best = Best(ids[:N_BEST], scores[:N_BEST])
-        calibrate(held, best, class_ids, shape.n_true, shape.n_rejected, is_none)
+        calibrate(held, best, class_ids, shape.n_true, shape.n_rejected, complete)
 
 
 @inner
@@ -559,7 +565,8 @@ def rerank(held, vector, dense_at, data, shape, ranks, audited):
                 best = i + 1 if best == 0 else best
                 if place < n_index and (best_of_index == 0 or place + 1 < best_of_index):
                     best_of_index = place + 1
-    count_answer(reranker.guard, best_of_index, best)
     first = np.int64(found.class_ids[np.int64(found.order[0])]) if trusted else -1
-    take_step(reranker, found, n, true)
+    if not shape.partial:
+        count_answer(reranker.guard, best_of_index, best)
+        take_step(reranker, found, n, true)
     return first

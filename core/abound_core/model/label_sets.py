@@ -20,12 +20,12 @@ def params_of(config: ModelConfig) -> IndexParams:
     return replace(IndexParams.of(config), update="sls", memory=None, rows=False)
 
 
-def learn_set(index: Index, class_ids: npt.NDArray[np.int32], weight: float) -> None:
+def learn_set(index: Index, class_ids: npt.NDArray[np.int32], weight: float, partial: bool = False) -> None:
     """Learn the true labels of an event as ``learn_label_sets`` does."""
     t = (index.n_counted * int(SPREAD) % 2**64 >> 32) % len(class_ids)
     in_turn = np.roll(class_ids, -1 - t)
     given = in_turn[:-1][:MOST_GIVEN]
-    index.learn(given, np.ones(len(given), np.float32), in_turn[-1:], feedback=Feedback(1, 0, weight))
+    index.learn(given, np.ones(len(given), np.float32), in_turn[-1:], feedback=Feedback(1, 0, weight, partial))
 
 
 def moved(index: Index, flows: Flows, n_classes: int) -> Index:

@@ -83,7 +83,7 @@ def learn_label_sets(buffer, cursor, sets):
             if not has_room(live.postings, live.params, ids, target):
                 cursor[ACTIVE] = n
                 return
-            one = Feedback(np.int64(1), np.int64(0), shape.weight)
+            one = Feedback(np.int64(1), np.int64(0), shape.weight, shape.partial)
             learn_squares(live.postings, live.params, ids, values, target, one, YES, scratch.ranks, None)
         cursor[AT] = shape.end
         cursor[DONE] -= 1

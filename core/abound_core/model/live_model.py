@@ -396,7 +396,7 @@ class LiveModel(ModelState):
         self.index.learn(ids, values, class_ids, count_seen=False, feedback=feedback)
         feedback = feedback or Feedback(len(class_ids), 0, 1.0)
         if self.config.known and feedback.n_true > 1:
-            learn_set(self.label_sets, class_ids[: feedback.n_true], feedback.weight)
+            learn_set(self.label_sets, class_ids[: feedback.n_true], feedback.weight, feedback.partial)
         if self.index.arrays is not before[0] or self.label_sets.arrays is not before[1]:
             self._bind()
 

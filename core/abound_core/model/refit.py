@@ -95,7 +95,7 @@ class Refitter:
                 else:
                     first.append(record)
                     first_positions.append(position)
-            elif shape.n_true > 0:
+            elif shape.n_true > 0 and not shape.partial:
                 held.append(record)
             self.n_read += not registers
         if first:
@@ -115,7 +115,7 @@ class Refitter:
 
     def _learn_again(self, record: bytes, registers: bool) -> None:
         vector = record[: int(vector_end(record, 0))]
-        _, _, labels, rejected, ignored, weight, _ = unpack(record)
+        _, _, labels, rejected, ignored, weight, partial, _ = unpack(record)
         if registers:
             if not labels:  # a change of labels, which the first pass has applied
                 return
@@ -131,7 +131,9 @@ class Refitter:
         if not (true or wrong or unwanted) and self.live.changes:
             return
         class_ids = np.array(true + wrong + unwanted, np.int32)
-        self.live.learn_again(ids[known], values[known], class_ids, Feedback(len(true), len(wrong), weight))
+        self.live.learn_again(
+            ids[known], values[known], class_ids, Feedback(len(true), len(wrong), weight, partial and bool(true))
+        )
 
     def _known_classes(self, labels: Sequence[str]) -> list[int]:
         found = map(self.live.find, labels)

@@ -249,7 +249,7 @@ class Learn:
         true, rejected, ignored = map(
             model.live.vectorizer.labels, (instance.labels, instance.rejected, instance.ignored)
         )
-        labels = pack_labels(true, model.live.limits, rejected, ignored, weight, instance.none)
+        labels = pack_labels(true, model.live.limits, rejected, ignored, weight, instance.none, instance.partial)
         warnings.first = warnings.first or retired_warning(model.live, (*true, *rejected, *ignored))
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
@@ -283,7 +283,7 @@ class Learn:
         warnings: Warnings,
     ) -> list[LearnOutcome]:
         check_batch(request, len(instances), self._max_batch)
-        for field in ("labels", "rejected", "ignored", "none", "weight", "prediction", "key"):
+        for field in ("labels", "rejected", "ignored", "none", "partial", "weight", "prediction", "key"):
             if getattr(request, field) not in (None, False):
                 instead = "use the header Idempotency-Key" if field == "key" else "move it into instances"
                 raise InvalidInstance(f"{field}: a batch has none; {instead}", field)
@@ -681,7 +681,7 @@ async def body_hash(instances: list[LabelledInstance], source: str | None, pace:
     for one in instances:
         sent = None if isinstance(one.vector, VectorOfText) else one.vector
         parts = (one.features, one.text, sent, one.labels, one.prediction, one.rejected, one.ignored, one.weight)
-        part = _encode((*parts, True) if one.none else parts)
+        part = _encode((*parts, "partial") if one.partial else (*parts, True) if one.none else parts)
         hashed.update(before)
         if len(part) > LARGE_BODY:
             await in_thread(hashed.update, part)

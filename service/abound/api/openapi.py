@@ -330,14 +330,14 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
             forms.append(form)
             continue
         form["properties"]["none"] = {"const": False}
+        not_partial = form["properties"] | {"partial": {"const": False}}
         if field == "instances":
-            forms.append(form)
+            forms.append(form | {"properties": not_partial})
             continue
         empty = {label: {"maxItems": 0} for label in ("labels", "rejected", "ignored")}
-        forms.append(
-            {"required": [field, "none"], "properties": form["properties"] | empty | {"none": {"const": True}}}
-        )
+        forms.append({"required": [field, "none"], "properties": not_partial | empty | {"none": {"const": True}}})
         for label in empty:
             some = {label: {"type": "array", "minItems": 1}}
-            forms.append({"required": [field, label], "properties": form["properties"] | some})
+            fields_of = form["properties"] if label == "labels" else not_partial
+            forms.append({"required": [field, label], "properties": fields_of | some})
     return forms

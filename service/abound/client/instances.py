@@ -76,6 +76,8 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
         Importance, above 0 and at most 100.
     none : bool
         No label fits; without labels.
+    partial : bool
+        The labels are not all: others count neither as true nor as wrong.
     """
 
     labels: Sequence[str] = ()
@@ -86,6 +88,7 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
     ignored: Sequence[str] = ()
     weight: float = 1.0
     none: bool = False
+    partial: bool = False
 
 
 class ClassifyOptions(TypedDict, total=False):
@@ -118,6 +121,7 @@ class LearnKwargs(TypedDict, total=False):
     ignored: Sequence[str]
     weight: float
     none: bool
+    partial: bool
 
 
 def _fields(struct: Struct) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Instance(NamedTuple):
         return self.feedback or Feedback(len(self.class_ids), 0, 1.0)
 
     def strengths(self, implicit: float) -> dict[int, float]:
-        n_true, n_rejected, _ = self.known()
+        n_true, n_rejected, *_ = self.known()
         return {c: 1.0 if j < n_rejected else implicit for j, c in enumerate(self.class_ids[n_true:].tolist())}
 
 
@@ -67,7 +67,7 @@ def compare(params: IndexParams, instances: list[Instance], every: int = 20) -> 
             ranking, expected = index.rank(instance.ids, instance.values, 100), oracle.ranking(ids, values)[:100]
             assert list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)) == expected
             assert connections(index) == oracle.connections()
-        n_true, _, weight = instance.known()
+        n_true, _, weight, _ = instance.known()
         true, strengths = instance.class_ids[:n_true].tolist(), instance.strengths(params.implicit)
         outcome = oracle.learn(ids, values, true, instance.count_seen, strengths, weight)
         assert ranks_of_learning(index, instance) == outcome, number
@@ -122,7 +122,9 @@ def with_feedback(instance: Instance, rng: np.random.Generator, n_classes: int, 
     n_rejected = int(rng.integers(0, len(wrong) + 1))
     class_ids = np.append(true, wrong if implicit else wrong[:n_rejected])
     weight = float(np.float32(rng.choice([0.01, 0.3, 1.0, 1.0, 2.0, 100.0])))
-    return instance._replace(class_ids=class_ids, feedback=Feedback(len(true), n_rejected, weight))
+    return instance._replace(
+        class_ids=class_ids, feedback=Feedback(len(true), n_rejected, weight, bool(rng.integers(2)))
+    )
 
 
 @settings(max_examples=examples(250), deadline=None)

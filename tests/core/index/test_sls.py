@@ -107,14 +107,14 @@ def fed_back(seed, events, n_classes, implicit):
         n_rejected = int(rng.integers(0, len(wrong) + 1))
         weight = float(np.float32(rng.choice([0.01, 0.3, 1.0, 1.0, 2.0, 7.5, 100.0])))
         class_ids = np.append(kept, wrong if implicit else wrong[:n_rejected])
-        yield ids, values, class_ids, Feedback(len(kept), n_rejected, weight)
+        yield ids, values, class_ids, Feedback(len(kept), n_rejected, weight, rng.random() < 0.3)
 
 
 def oracle_learns(oracle, ids, values, class_ids, feedback, implicit, counted=True):
-    n_true, n_rejected, weight = feedback
+    n_true, n_rejected, weight, partial = feedback
     strengths = {c: 1.0 if j < n_rejected else implicit for j, c in enumerate(class_ids[n_true:].tolist())}
     instance = dict(zip(ids.tolist(), values.tolist(), strict=True))
-    ranks = oracle.learn(instance, class_ids[:n_true].tolist(), counted, strengths, weight)
+    ranks = oracle.learn(instance, class_ids[:n_true].tolist(), counted, strengths, weight, partial)
     return min((place for place in ranks if place), default=0)
 
 

@@ -88,7 +88,7 @@ def test_damaged_json_lines(line, message):
     [
         ({"labels": [], "rejected": ["a", 7], "ignored": ["b"], "weight": 2}, {"rejected": ["a", "7"]}, True),
         ({"labels": ["a"], "weight": None, "rejected": None}, {"weight": ..., "rejected": ...}, True),
-        ({"labels": ["a"], "key": "k", "source": "desk"}, {}, True),
+        ({"labels": ["a"], "key": "k", "source": "desk", "partial": True}, {}, True),
         ({"features": {"a": 100.0}, "labels": ["a"]}, {}, True),
         ({"labels": None, "ignored": ["a"]}, {"labels": []}, True),
         ({"labels": [], "none": True}, {}, True),

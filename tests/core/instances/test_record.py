@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from abound_core.errors import Corrupted, InvalidInstance
 from abound_core.instances.record import (
     EMPTY_VECTOR,
+    add_details,
     check_records,
     iterate,
     pack_labels,
@@ -47,21 +48,22 @@ def test_records_come_back(given_records):
         assert start % 4 == 0
 
 
-@given(features, st.lists(names, min_size=1, max_size=9, unique=True), st.data(), weights)
-def test_feedback_comes_back(instance, labels, data, weight):
+@given(features, st.lists(names, min_size=1, max_size=9, unique=True), st.data(), weights, st.booleans())
+def test_feedback_comes_back(instance, labels, data, weight, partial):
     n_known = data.draw(st.integers(1, len(labels)))
     n_true = data.draw(st.integers(0, n_known))
     true, rejected, ignored = labels[:n_true], labels[n_true:n_known], labels[n_known:]
+    partial = partial and n_true > 0
     vector = packed(instance, ["x"])[: vector_end(packed(instance, ["x"]), 0)]
-    payload = b"--" * 2 + vector + pack_labels(true, LIMITS, rejected, ignored, weight)
-    assert unpack(payload[4:])[2:] == (true, rejected, ignored, weight, None)
+    payload = b"--" * 2 + vector + pack_labels(true, LIMITS, rejected, ignored, weight, partial=partial)
+    assert unpack(payload[4:])[2:] == (true, rejected, ignored, weight, partial, None)
     assert unpack_labels(payload, 4 + len(vector)) == true
     shape = record_shape(payload, 4)
     assert (shape.n_labels, shape.n_true, shape.n_rejected) == (len(labels), n_true, n_known - n_true)
-    assert (shape.weight, shape.end) == (weight, len(payload))
+    assert (shape.weight, shape.end, shape.partial) == (weight, len(payload), partial)
     for cut in range(len(payload) - 4):
         assert verdict(payload[4 : 4 + cut], 1) != "good"
-    has_feedback = weight != 1.0 or n_true < len(labels)
+    has_feedback = weight != 1.0 or n_true < len(labels) or partial
     assert (payload[4:] == vector + pack_labels(labels, LIMITS)) != has_feedback
 
 
@@ -83,6 +85,11 @@ def feedback(weight: float, n_rejected: int, n_ignored: int, labels: tuple[str, 
         (feedback(1.0, 3, 0), "runs past the end"),
         (feedback(1.0, 1, 2), "runs past the end"),
         (EMPTY_VECTOR + struct.pack("<I", 0), "has no label"),
+        (
+            EMPTY_VECTOR + pack_labels([], LIMITS, ["a"])[:3] + b"\xa0" + pack_labels([], LIMITS, ["a"])[4:],
+            "is partial",
+        ),
+        (add_details(EMPTY_VECTOR + X, b"")[:7] + b"\x60" + add_details(EMPTY_VECTOR + X, b"")[8:], "is partial"),
         (pack_vector([b"a"], np.array([np.nan], np.float32)) + X, ".* finite and above 0"),
         (pack_vector([b"a"], np.array([np.inf], np.float32)) + X, ".* finite and above 0"),
         (pack_vector([b"a"], np.array([0], np.float32)) + X, ".* finite and above 0"),
@@ -202,6 +209,7 @@ def test_utf8_is_what_python_takes_for_it(key):
         ({"rejected": ["b"], "ignored": ["c", "b"]}, "ignored[1]"),
         ({"rejected": ["b"] * 101}, "rejected"),
         ({"ignored": [f"{n}" for n in range(101)]}, "ignored"),
+        ({"labels": [], "rejected": ["b"], "partial": True}, "partial"),
         ({"weight": 0.0}, "weight"),
         ({"weight": 100.1}, "weight"),
         ({"weight": float("nan")}, "weight"),

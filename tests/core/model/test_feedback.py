@@ -29,9 +29,14 @@ class Event(NamedTuple):
     rejected: Sequence[str] = ()
     ignored: Sequence[str] = ()
     weight: float = 1.0
+    partial: bool = False
 
     def record(self) -> bytes:
-        return vector_of(self.keys) + pack_labels(self.labels, Limits(), *self[2:])
+        return vector_of(self.keys) + pack_labels(self.labels, Limits(), *self[2:5], partial=self.partial)
+
+    @property
+    def is_scored(self) -> bool:
+        return bool(self.labels) and not self.partial
 
 
 CLASSES = [f"c{i}" for i in range(9)]
@@ -46,7 +51,8 @@ def events(draw: st.DrawFn) -> list[Event]:
         first, second = sorted((draw(st.integers(0, len(labels))), draw(st.integers(1, len(labels)))))
         keys = draw(st.lists(st.sampled_from([f"f{i}" for i in range(20)]), min_size=1, max_size=6, unique=True))
         weight = draw(st.sampled_from(WEIGHTS))
-        made.append(Event(keys, labels[:first], labels[first:second], labels[second:], weight))
+        partial = first > 0 and draw(st.integers(0, 3)) == 0
+        made.append(Event(keys, labels[:first], labels[first:second], labels[second:], weight, partial))
     return made
 
 
@@ -79,7 +85,7 @@ CONFIGS = st.sampled_from(
 def test_what_is_counted(stream, config):
     model = LiveModel(ModelConfig.from_dict(config), (3, 4))
     ranks = learn(model, stream)
-    labelled = [(event, rank) for event, rank in zip(stream, ranks, strict=True) if event.labels]
+    labelled = [(event, rank) for event, rank in zip(stream, ranks, strict=True) if event.is_scored]
     stats = model.stats()
     assert stats["learned"] == model.n_learned == len(stream)
     assert stats["all"]["n"] == len(labelled)
@@ -116,7 +122,8 @@ def test_a_refit_learns_feedback_in_each_pass(config):
         labels = rng.permutation(CLASSES).tolist()
         keys = [f"f{i}" for i in rng.permutation(20)[:5]]
         first = int(rng.integers(0, 3))
-        stream.append(Event(keys, labels[:first], labels[first : first + 2], [], float(rng.choice(WEIGHTS))))
+        given = labels[:first], labels[first : first + 2], [], float(rng.choice(WEIGHTS))
+        stream.append(Event(keys, *given, first > 0 and rng.random() < 0.3))
     records = b"".join(event.record() for event in stream)
     fitting = Refitter(LiveModel(ModelConfig.from_dict(config), (1, 2)))
     for _ in range(2):
@@ -126,11 +133,12 @@ def test_a_refit_learns_feedback_in_each_pass(config):
     assert fitting.live.n_learned == once.n_learned
     assert fitting.live.index.digest() != once.index.digest()
     held = Refitter(LiveModel(ModelConfig.from_dict(config), (1, 2)), 40).learn(records, [Unit(len(stream))], START)
-    assert held == [event.record() for event in stream[40:] if event.labels]
+    assert held == [event.record() for event in stream[40:] if event.is_scored]
 
 
-def test_batch_methods_get_true_labels_only():
+def test_batch_methods_get_all_true_labels_and_nothing_else():
     stream = [Event(["a"], ["x"], ["y"]), Event(["b"], [], ["x"]), Event(["c"], ["y"], [], ["x"], 2.0)]
+    stream.insert(1, Event(["a"], ["y"], partial=True))
     gathering, at = MatrixBuilder((1, 2)), 0
     records = b"".join(event.record() for event in stream)
     for event in stream:
@@ -142,7 +150,7 @@ def test_batch_methods_get_true_labels_only():
 
 
 @pytest.mark.parametrize(("update", "n_labels"), [("fsu", 1), ("fsu", 3), ("sls", 1), ("sls", 3)])
-def test_without_a_true_label_only_rejected_ones_calibrate(update, n_labels):
+def test_only_rejected_labels_calibrate_if_it_is_not_known_what_is_true(update, n_labels):
     rng = np.random.default_rng(5)
     model, oracle = learned([], update=update), Oracle()
     for count in range(300):
@@ -155,6 +163,30 @@ def test_without_a_true_label_only_rejected_ones_calibrate(update, n_labels):
         else:
             rejected = [class_id for class_id, _ in best[: int(rng.integers(1, 4))]]
             oracle.learn(best, set(), set(rejected))
-            learn(model, [Event(keys, [], [model.label(class_id) for class_id in rejected])])
+            wrong = [model.label(class_id) for class_id in rejected]
+            others = [label for label in CLASSES[:6] if label not in wrong and count % 2]
+            learn(model, [Event(keys, others[:1], wrong, partial=bool(others))])
     assert model.calibration.arrays.weights.tolist() == oracle.weights
     assert model.index.in_rows == (update == "sls" and n_labels > 1)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_what_is_not_named_beside_some_of_the_labels_keeps_its_score(rows):
+    """And nothing of what a model knows of its own answers changes."""
+    decide = {"agreement": 0.9, "audit": 1.0}
+    stream = [Event([f"f{i}", f"f{j}"], [f"c{i}", f"c{j}"]) for i in range(5) for j in range(5) if i != j] * 3
+    keys, others = vector_of(["f0", "f1", "f2"]), ["c0", "c1"]
+    for partial in (False, True):
+        model = learned(stream, update="sls", rows=rows, decide=decide)
+        assert model.index.in_rows == rows
+        before = model.rank(keys, 3, include=["c0", "c1", "c2"]), model.stats(), model.calibration.arrays.weights.copy()
+        learn(model, [Event(["f0", "f1", "f2"], ["c2"], partial=partial)])
+        after = model.rank(keys, 3, include=["c0", "c1", "c2"])
+        scores = [
+            dict(zip(map(model.label, one.class_ids.tolist()), one.scores, strict=True)) for one in (before[0], after)
+        ]
+        assert scores[1]["c2"] > scores[0]["c2"]
+        assert all((scores[1][label] == scores[0][label]) == partial for label in others)
+        assert (model.calibration.arrays.weights == before[2]).all() == partial
+        for measure in ("all", "decisions", "calibration"):
+            assert (model.stats()[measure] == before[1][measure]) == partial, measure

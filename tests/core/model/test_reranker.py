@@ -233,13 +233,19 @@ def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one():
     assert model.reranker.figures()["n"] > 100
 
 
-def test_rejections_and_vectors_of_another_dimension_teach_it_nothing_and_a_weight_counts_once():
+def test_rejections_some_labels_and_other_dimensions_teach_it_nothing_and_a_weight_counts_once():
     model, heavy = model_of(stream(100, 18)), model_of(stream(100, 18))
     before = model.reranker.digest_bytes()
     for one in (model, heavy):
         learn(one, [(["k0w0"], [1] * D, [])], rejected=["c1"])
         learn(one, [(["k0w0"], [1] * (D + 1), ["c0"])])
     assert model.reranker.digest_bytes() == before
+    weights, guard = model.reranker.arrays.weights.copy(), model.reranker.arrays.guard.copy()
+    for one in (model, heavy):  # a vector of some of the labels is one of theirs, and says nothing of the order
+        assert learn(one, [(["k0w0"], [1] * D, ["c0"])], partial=True)[0] > 0
+    assert (model.reranker.arrays.weights == weights).all()
+    assert (model.reranker.arrays.guard == guard).all()
+    assert model.reranker.digest_bytes() != before
     assert model.rank(vector_of(["k0w0"], [1] * (D + 1)), 3).probabilities is None
     for one, weight in ((model, 1.0), (heavy, 5.0)):
         learn(one, stream(1, 19, p_vector=1.0), weight=weight)

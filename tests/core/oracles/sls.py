@@ -75,6 +75,7 @@ class Oracle:
         counted: bool = True,
         strengths: dict[int, float] | None = None,
         weight: float = 1.0,
+        partial: bool = False,
     ) -> list[int]:
         """The ranks of the true classes before learning; 0: without a score.
 
@@ -90,7 +91,7 @@ class Oracle:
         places = {class_id: rank for rank, (class_id, _) in enumerate(ranking, start=1)}
         lowest = max(THETA_NEGATIVE, min([1.0, *(scores.get(c, 0.0) for c in true)]) - REACH)
         others = [(c, s) for c, s in ranking if c not in true and s > lowest][: NEGATIVES + 4 * (len(true) - 1)]
-        others = others if true else []
+        others = others if true and not partial else []
         share = share_of(true)
         errors = {c: min(1.0 - scores.get(c, 0.0), MOST_ERROR) * share for c in true if scores.get(c, 0.0) < 1.0}
         inserted = list(errors) + [c for c, s in others if s - THETA_NEGATIVE > THETA_INSERT]

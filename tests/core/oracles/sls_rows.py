@@ -34,7 +34,9 @@ class RowsOracle(Oracle):
             scores[c] = score
         return scores
 
-    def choose_form(self, instance: dict[int, float], true: list[int], wrong: list[int], counted: bool) -> None:
+    def choose_form(
+        self, instance: dict[int, float], true: list[int], wrong: list[int], counted: bool, partial: bool
+    ) -> None:
         before = self.n_features, self.n_classes
         self.n_features = max(self.n_features, *(f + 1 for f in instance))
         self.n_classes = max([self.n_classes, *(c + 1 for c in true + wrong)])
@@ -48,7 +50,7 @@ class RowsOracle(Oracle):
         elif self.in_rows and not wanted:
             self.to_lists(*before)
         self.in_rows = wanted
-        self.n_labels += (len(true) or self.n_labels // max(self.n, 1)) * counted
+        self.n_labels += (len(true) * (not partial) or self.n_labels // max(self.n, 1)) * counted
 
     def to_rows(self, n_classes: int) -> None:
         self.weights[:] = self.grown[:] = self.intercepts[:] = self.times[:] = self.n_in_rows = 0
@@ -83,10 +85,11 @@ class RowsOracle(Oracle):
         counted: bool = True,
         strengths: dict[int, float] | None = None,
         weight: float = 1.0,
+        partial: bool = False,
     ) -> list[int]:
-        self.choose_form(instance, true, list(strengths or {}), counted)
+        self.choose_form(instance, true, list(strengths or {}), counted, partial)
         if not self.in_rows:
-            return super().learn(instance, true, counted, strengths, weight)
+            return super().learn(instance, true, counted, strengths, weight, partial)
         if counted:
             self.n += 1
             for feature in instance:
@@ -97,9 +100,10 @@ class RowsOracle(Oracle):
         ranking = sorted((c for c in scores if c not in new), key=lambda c: (-scores[c], c))
         places = {c: rank for rank, c in enumerate(ranking, start=1)}
         errors = np.array([-scores[c] for c in range(self.n_classes)])
-        if not true:
-            wrong = {c: strength for c, strength in (strengths or {}).items() if scores[c] > 0}
-            errors = np.array([errors[c] * wrong.get(c, 0.0) for c in range(self.n_classes)])
+        if not true or partial:
+            corrected = {c: strength for c, strength in (strengths or {}).items() if scores[c] > 0}
+            corrected |= dict.fromkeys(true, 1.0)
+            errors = np.array([errors[c] * corrected.get(c, 0.0) for c in range(self.n_classes)])
         errors[true] += 1
         errors *= max(len(true), 1) ** -0.375
         self.n_in_rows += 1

@@ -111,15 +111,15 @@ class MatrixBuilder:
     def add_record(self, records: bytes, start: int) -> None:
         """Add the record (``abound_core/instances/record.py``) that begins at this byte of ``records``.
 
-        Only its true labels count; a record without one is left out. A record that registers a label is an instance
-        of it, unless it has no features, or the same vector as the label's last registration. Labels that are changed
-        later get the names that they have in the end.
+        Only its true labels count; a record without one, or whose labels are not all, is left out. A record that
+        registers a label is an instance of it, unless it has no features, or the same vector as the label's last
+        registration. Labels that are changed later get the names that they have in the end.
         """
         shape = record_shape(records, start)
         second = shape.label_lengths_at - 4
         labels, vector = unpack_labels(records, second), records[start:second]
         if shape.details_at < 0:
-            if any(self._column(label) >= 0 for label in labels):
+            if not shape.partial and any(self._column(label) >= 0 for label in labels):
                 self.add(vector, labels)
             return
         if not labels:

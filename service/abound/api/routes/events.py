@@ -50,6 +50,7 @@ class EventShape(Shape):
     features: dict[str, float] = Field(description="Its active features as the model reads them.")
     labels: list[str]
     rejected: list[str]
+    partial: bool = Field(description="Whether its labels are not all.")
     source: str | None
     key: str | None = Field(description="The idempotency key of its request.")
 
@@ -223,7 +224,7 @@ def _doubted(live: LiveModel, suspect: Suspect) -> dict[str, Any]:
     """Return a suspicious event as far as the state knows it."""
     label = live.label(suspect.given)
     event = {"offset": str(suspect.offset), "time": suspect.offset.milliseconds / 1000, "features": None}
-    event |= {"labels": [label], "rejected": [], "source": None, "key": None}
+    event |= {"labels": [label], "rejected": [], "partial": False, "source": None, "key": None}
     first = {"first": live.label(suspect.first), "first_probability": suspect.first_chance}
     return event | {"label": label, "probability": suspect.chance} | first
 
@@ -258,6 +259,7 @@ def _shape(offset: Offset, unit: Unit, record: Record) -> EventShape:
         features=dict(zip(record.keys, record.values.tolist(), strict=True)),
         labels=record.labels,
         rejected=record.rejected,
+        partial=record.partial,
         source=unit.source,
         key=unit.key,
     )

@@ -47,6 +47,10 @@ CANDIDATES = "Only with `defer`: these have a right label as often as `coverage`
 UNREACHABLE = "False: the best 50 labels have a right one less often than `coverage`."
 AUDIT = "True: apply the decision, and send what a person says to `/learn`, too."
 NO_LABEL_FITS = "No label fits the instance. It has no labels then."
+PARTIAL = (
+    "The labels are not all: others count neither as true nor as wrong, and the event is in no measure. It needs a "
+    "label in `labels`."
+)
 
 LEVELS = (
     "Return the `path` of each label. If no label has `min_probability`, `ancestor` is the deepest label that has it "
@@ -183,6 +187,7 @@ class LabelledInstance(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fa
     rejected: Rejected | None = None
     ignored: Ignored | None = None
     none: Annotated[bool, Meta(description=NO_LABEL_FITS)] = False
+    partial: Annotated[bool, Meta(description=PARTIAL)] = False
     weight: Weight | None = None
     prediction: Annotated[str, Meta(description="Id of an instance that `/classify` remembered.")] | None = None
     key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_CHARACTERS, description="Idempotency key.")] | None = None

@@ -186,7 +186,9 @@ class DecisionsShape(Shape):
 class FeedbackShape(Shape):
     """Feedback other than true labels, over all time."""
 
-    unlabelled: int = Field(description="Events without a true label; they do not count in the metrics.")
+    unlabelled: int = Field(
+        description="Events without a true label, or whose labels are not all; they do not count in the metrics."
+    )
     rejected: int = Field(description="Rejected labels.")
     ignored: int = Field(description="Ignored labels.")
     weighted: int = Field(description="Events with a weight other than 1.")

@@ -54,7 +54,7 @@ class RankingProxy:
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Rank each record and then apply it. Records without a true label, or that register one, are not recorded."""
+        """Rank each record and then apply it. Only records whose true labels are known, and all, are recorded."""
         live = self._live
         entry, first = self.at
         for i in range(len(ranks)):
@@ -65,7 +65,7 @@ class RankingProxy:
             live.at = entry, first + i
             listed = [live.label(class_id) for class_id in best.class_ids.tolist()]
             at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
-            if true and shape.details_at < 0:
+            if true and shape.details_at < 0 and not shape.partial:
                 self._seen.append(LearnedInstance(self._at, vector, true, listed))
         return at, len(ranks)
 
