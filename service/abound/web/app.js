@@ -209,20 +209,14 @@ function askForKey(isRefused) {
   document.getElementById("key").hidden = false;
   if (document.querySelector("dialog[open]")) return;
   const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", required: true, maxlength: "200" });
-  const dialog = h(
-    "dialog",
-    { class: "dialog", "aria-labelledby": "key-title" },
+  const dialog = h("dialog", { class: "dialog", "aria-labelledby": "key-title" },
     h("h2", { id: "key-title" }, isRefused ? "This key does not open the service" : "A key, please"),
-    h(
-      "form",
-      { method: "dialog" },
+    h("form", { method: "dialog" },
       field("Key", input, "It stays in this tab, until the tab is closed. A key that may read shows; learning needs the scope learn, jobs and versions the scope admin."),
-      h(
-        "div",
-        { class: "row end" },
-        key.get() === null ? null : h("button", { type: "button", class: "quiet danger", onclick: () => { key.forget(); dialog.close("not now"); } }, "Sign out"),
-        h("button", { type: "button", class: "quiet", onclick: () => dialog.close("not now") }, "Not now"),
-        h("button", { class: "primary", value: "given" }, "Use it"),
+      h("div", { class: "row end" },
+        key.get() === null ? null : h("button", { class: "quiet danger", onclick: () => { key.forget(); dialog.close("not now"); } }, "Sign out"),
+        h("button", { class: "quiet", onclick: () => dialog.close("not now") }, "Not now"),
+        h("button", { type: "submit", class: "primary", value: "given" }, "Use it"),
       ),
     ),
   );

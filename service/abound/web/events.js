@@ -10,7 +10,7 @@ import { findNames, labelMeant, spoken } from "./names.js";
 const PAGE = 50;
 const MOST_FEATURES = 30;
 
-export function show(root, { model, signal, problem, lacks }) {
+export function show(root, { model, signal, attempt, lacks }) {
   const label = h("input", { type: "search", maxlength: "512", autocomplete: "off" });
   const source = h("input", { type: "search", maxlength: "200", autocomplete: "off" });
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }) };
@@ -19,8 +19,7 @@ export function show(root, { model, signal, problem, lacks }) {
   let total = 0; // suspicious events
   let doubts = false; // whether suspicious events are listed
   const kind = choice("Which events", [[false, "Newest"], [true, "Suspicious"]], doubts, (asked) => { doubts = label.disabled = source.disabled = asked; list(); });
-  fill(root, card(
-    "What the model was taught",
+  fill(root, card("What the model was taught",
     lacking ? h("p", { class: "note" }, lacking) : [kind, h("div", { class: "fields" }, field("Label", label, "A label or its name, right or rejected."), field("Source", source, "Such as page."))],
     parts.said,
     parts.list,
@@ -28,10 +27,10 @@ export function show(root, { model, signal, problem, lacks }) {
   for (const one of [label, source]) one.addEventListener("input", debounced(() => list(), 300));
   if (!lacking) list();
 
-  async function list(isMore = false) {
+  function list(isMore = false) {
     const mine = recorded(model);
     const asked = doubts;
-    try {
+    return attempt(parts.list, async () => {
       let found;
       if (doubts) {
         ({ events: found, total } = await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal }));
@@ -45,9 +44,7 @@ export function show(root, { model, signal, problem, lacks }) {
       if (asked !== doubts) return;
       shown = next;
       draw(found.length === PAGE && !doubts);
-    } catch (error) {
-      if (!signal.aborted) fill(parts.list, problem(error));
-    }
+    });
   }
 
   function draw(isMore) {
@@ -55,50 +52,43 @@ export function show(root, { model, signal, problem, lacks }) {
       fill(parts.list, doubts ? empty("No suspicious event.", "A model with calibrate or decide lists events whose label it held improbable, and another one probable, before it learned them.") : empty("No event.", "The newest 2,000 requests are read."));
       return;
     }
-    fill(
-      parts.list,
+    fill(parts.list,
       table(doubts ? "Events, most suspicious first" : "Events, newest first", ["time", "instance", doubts ? "why" : "labels", "source", ...(doubts ? [] : ["#rank before"]), ""], shown.map((one) => [
         h("span", { class: "whole" }, when(one.time)),
         h("span", { class: "break wide", dir: "auto" }, breakable(textOf(one))),
         doubts ? h("span", { class: "break" }, `taught ${spoken(model, one.label)}, but the model was ${chance(one.first_probability)} sure of ${spoken(model, one.first)}`) : h("span", { class: "break" }, one.labels.map((name) => spoken(model, name)).join(", "), one.rejected.map((name) => ` not ${spoken(model, name)}`).join(",")),
         h("span", { class: "break" }, one.source ?? "–"),
         ...(doubts ? [] : ["rank" in one ? (one.rank ?? "none") : "–"]),
-        h(
-          "div",
-          { class: "row end" },
-          doubts ? h("button", { type: "button", class: "small", "aria-label": `Right after all: ${textOf(one)}`, onclick: () => dismiss(one) }, "Right after all") : null,
-          one.text || one.features ? h("button", { type: "button", class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: async () => { correct(model, one); if (doubts) await dismiss(one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
-          one.text || one.features ? h("button", { type: "button", class: "small quiet danger", "aria-label": `Undo ${textOf(one)}`, onclick: () => takeBack(one) }, "Undo") : null,
+        h("div", { class: "row end" },
+          doubts ? h("button", { class: "small", "aria-label": `Right after all: ${textOf(one)}`, onclick: () => dismiss(one) }, "Right after all") : null,
+          one.text || one.features ? h("button", { class: "small", "aria-label": `Correct ${textOf(one)}`, onclick: async () => { correct(model, one); if (doubts) await dismiss(one); location.hash = `try/${part(model)}`; } }, "Correct") : null,
+          one.text || one.features ? h("button", { class: "small quiet danger", "aria-label": `Undo ${textOf(one)}`, onclick: () => takeBack(one) }, "Undo") : null,
         ),
       ])),
       h("p", { class: "hint" }, "The log keeps words and features. The text as it was, and the rank, are known for what this tab has taught."),
       doubts && total > shown.length ? h("p", { class: "hint" }, `${shown.length} of ${total} events.`) : null,
-      isMore ? h("button", { type: "button", onclick: () => list(true) }, "Show more") : null,
+      isMore ? h("button", { onclick: () => list(true) }, "Show more") : null,
     );
   }
 
   /** Leave an event out of the suspicious ones from now on. */
-  async function dismiss(one) {
-    try {
+  function dismiss(one) {
+    return attempt(parts.said, async () => {
       await ask("DELETE", `${modelPath(model)}/suspicious/${part(one.offset)}`, { signal });
       await list();
-    } catch (error) {
-      if (!signal.aborted) fill(parts.said, problem(error));
-    }
+    });
   }
 
   async function takeBack(one) {
     if (!(await confirmed("Undo this event?", `${textOf(one)}. All events of its request are forgotten. A job takes them out of the index, the log and history; nothing brings them back.`, "Undo it"))) return;
     const note = h("p", { class: "note" }, "Undoing…");
     fill(parts.said, note);
-    try {
+    await attempt(parts.said, async () => {
       const failed = await undo(model, one.offset, { signal, told: (text) => { note.textContent = `Undoing: ${text}`; } });
       fill(parts.said, h("p", { class: failed ? "worry" : "better" }, failed ? `Not undone: ${failed}` : "Forgotten."));
       if (!failed) announce("Forgotten.");
       await list();
-    } catch (error) {
-      if (!signal.aborted) fill(parts.said, problem(error));
-    }
+    });
   }
 }
 

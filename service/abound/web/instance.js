@@ -50,9 +50,7 @@ export function instanceField({ takesVectors, wanted, typed, switched }) {
   };
   show();
   return {
-    element: h(
-      "div",
-      { class: "stack" },
+    element: h("div", { class: "stack" },
       choice("Kind of instance", titles, draft.kind, use),
       Object.values(fields),
     ),

@@ -19,5 +19,5 @@ export function snippets(path, { min_offset: _, ...body }) {
   const headers = key.get() ? ', headers={"Authorization": f"Bearer {os.environ[\'ABOUND_KEY\']}"}' : "";
   const python = `${key.get() ? "import os\n" : ""}import httpx\n\nbody = ${literal(body)}\nprint(httpx.post("${address}", json=body${headers}).json())`;
   return h("details", {}, h("summary", {}, "As curl / Python"), [["curl", curl], ["Python", python]].map(([name, code]) =>
-    h("div", { class: "snippet" }, h("div", { class: "row apart" }, h("h3", {}, name), h("button", { type: "button", class: "small quiet", "aria-label": `Copy for ${name}`, onclick: () => navigator.clipboard?.writeText(code) }, "Copy")), h("pre", { tabindex: "0", role: "region", "aria-label": `Request for ${name}` }, code))));
+    h("div", { class: "snippet" }, h("div", { class: "row apart" }, h("h3", {}, name), h("button", { class: "small quiet", "aria-label": `Copy for ${name}`, onclick: () => navigator.clipboard?.writeText(code) }, "Copy")), h("pre", { tabindex: "0", role: "region", "aria-label": `Request for ${name}` }, code))));
 }

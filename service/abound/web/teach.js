@@ -1,6 +1,6 @@
 // Teach an instance its labels: the form, what was learned, and undo.
 
-import { breakable, field, fill, h, newId, pastDoubleClick } from "./dom.js";
+import { breakable, field, fill, h, newId, single } from "./dom.js";
 import { modelPath, newKey, part, post } from "./api.js";
 import { labelChips } from "./chips.js";
 import { chance, count } from "./format.js";
@@ -22,11 +22,11 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
   const unmarked = h("div", { class: "row hint" });
   const effect = h("p", { class: "hint" });
   const said = h("div", { class: "stack", role: "status" });
-  const button = h("button", { class: "primary" }, "Learn");
+  const button = h("button", { type: "submit", class: "primary" }, "Learn");
   const bar = h("div", { class: "learnbar" }, unmarked, h("div", { class: "row" }, button, h("span", { class: "hint keys" }, "or Ctrl+Enter")), said);
-  let isTeaching = false;
+  const teach = single(learn, button);
   let unsure = null; // a request without an answer, and its idempotency key: a retry is learned once
-  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(performance.now()); } }, chips.element, about.config.decide ? h("div", { class: "field check" }, none, h("label", { for: none.id }, "None of the labels fits")) : null, bar, effect, field("Weight", weight));
+  const element = h("form", { class: "stack", onsubmit: teach }, chips.element, about.config.decide ? h("div", { class: "field check" }, none, h("label", { for: none.id }, "None of the labels fits")) : null, bar, effect, field("Weight", weight));
 
   /** No label is both right and wrong. */
   function mark() {
@@ -46,10 +46,9 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
   /** Say which likely labels would be taught as wrong. */
   function warn() {
     const likely = marks.chosen.size === 0 ? [] : ranked().filter((one) => (one.probability ?? one.score) >= LIKELY && !chips.has(one.label) && !marks.rejected.has(one.label));
-    fill(
-      unmarked,
+    fill(unmarked,
       marks.chosen.size === 0 ? null : h("span", {}, likely.length ? ["Not marked, so taught as wrong: ", h("strong", { class: "break" }, likely.map((one) => `${spoken(model, one.label)}${typeof one.probability === "number" ? ` (${chance(one.probability)})` : ""}`).join(", ")), "."] : "Labels that are not marked count as wrong."),
-      likely.length ? h("button", { type: "button", class: "small", onclick: () => likely.forEach((one) => chips.toggle(one.label)) }, "They are right, too") : null,
+      likely.length ? h("button", { class: "small", onclick: () => likely.forEach((one) => chips.toggle(one.label)) }, "They are right, too") : null,
     );
   }
 
@@ -68,17 +67,9 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
     mark();
   }
 
-  /** Disable the button, but keep it reachable by keyboard. */
-  function hold(is) {
-    isTeaching = is;
-    button.setAttribute("aria-disabled", String(is));
-  }
-
-  /** Learn the present instance with the marked labels; `pressed`: when a button was clicked, which may be a double click. */
-  async function teach(pressed = 0) {
-    if (isTeaching) return;
-    hold(true);
-    await attempt(said, async () => {
+  /** Learn the present instance with the marked labels. */
+  function learn() {
+    return attempt(said, async () => {
       const given = read();
       const labels = given === null ? [] : await chips.take();
       if (labels === null) return;
@@ -103,17 +94,15 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
       confirm(answer, labels, words);
       await learned(labels[0] ?? null);
     });
-    pastDoubleClick(pressed).then(() => hold(false));
   }
 
   function confirm({ rank, applied, offset }, labels, words) {
     const [best, was] = labels.length > 1 ? ["The best of them", "They were"] : ["It", "It was"];
     const before = labels.length === 0 ? "" : rank === null ? `${was} not among the answers before.` : `${best} was ranked ${rank === 1 ? "first" : `number ${count(rank)}`} before.`;
     const again = h("a", { href: `#events/${part(model)}` }, "Correct it under Events");
-    fill(
-      said,
+    fill(said,
       h("p", { class: "better" }, "Learned ", breakable(words), `. ${applied ? before : "It is in the log, and applied in a moment."}`),
-      h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => takeBack(offset, words) }, "Undo"), h("span", { class: "hint" }, again)),
+      h("div", { class: "row" }, h("button", { class: "small", onclick: () => takeBack(offset, words) }, "Undo"), h("span", { class: "hint" }, again)),
     );
   }
 
