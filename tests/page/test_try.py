@@ -139,6 +139,8 @@ def test_an_event_is_corrected_and_undone(open_page: Open, create_model: Create)
     page = open_page("events", "events", **NARROW)
     expect(page.locator("tbody tr")).to_contain_text(["grain"])
     fits(page, 390)
+    for cell in page.locator("tbody td").all():  # time, labels and text are seen without a scroll
+        assert cell.bounding_box()["x"] + cell.bounding_box()["width"] <= 390
     page.get_by_role("button", name="Correct").click()
     expect(page.get_by_text("A correction: labels that you remove are taught as wrong.")).to_be_visible()
     page.get_by_role("button", name="Remove grain").click()

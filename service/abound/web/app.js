@@ -11,7 +11,7 @@ import * as labels from "./labels.js";
 import * as modelsView from "./models.js";
 import * as overview from "./overview.js";
 import * as tryit from "./try.js";
-import * as work from "./versions_and_jobs.js";
+import * as work from "./versions.js";
 import { duration } from "./format.js";
 
 const VIEWS = {

@@ -20,14 +20,7 @@ export function formOf(schema, { initial = {}, first = [], disabled = [] } = {})
   return {
     fields: new Map(controls.map(({ name, element }) => [name, element])),
     element: h("div", { class: "fields" }, controls.map(({ element }) => element)),
-    values() {
-      const given = {};
-      for (const { name, read } of controls) {
-        const value = read();
-        if (value !== undefined) given[name] = value;
-      }
-      return given;
-    },
+    values: () => Object.fromEntries(controls.map(({ name, read }) => [name, read()]).filter(([, value]) => value !== undefined)),
   };
 }
 

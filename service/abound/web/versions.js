@@ -1,16 +1,23 @@
-// Versions: the active one, challengers and their scores, activate and roll back.
+// Versions and jobs in one view: the active version, challengers and their scores, activate and roll back, and jobs.
 
 import { announce, card, confirmed, empty, fill, h, pastDoubleClick, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
 import { isEnough } from "./charts.js";
 import { bytes, count, percent, points, score, when } from "./format.js";
+import { jobs, newJob } from "./jobs.js";
 
 const REFRESH_MS = 5000;
 const SELDOM_MS = 60_000;
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 
+export function show(root, context) {
+  const shown = versions(context);
+  const listed = jobs({ ...context, ended: () => shown.again() });
+  fill(root, shown.element, newJob({ ...context, started: () => listed.again() }), listed.element);
+}
+
 /** The versions of the view: `element`, and `again()`, which reloads them. */
-export function versions({ model, signal, attempt, refused, lacks, every }) {
+function versions({ model, signal, attempt, refused, lacks, every }) {
   const chosen = new Set();
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), challengers: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const element = h("div", { class: "view" },
