@@ -164,15 +164,21 @@ def test_a_suspicious_event_is_right_after_all(open_page: Open, create_model: Cr
     address = create_model("doubts", update="sls", calibrate=True)
     texts = {"theft": "my card was stolen", "refund": "send the money back"}
     learn(address, [{"text": f"{texts[label]} {n}", "labels": [label]} for n in range(30) for label in texts])
-    learn(address, [{"text": "my card was stolen now", "labels": ["refund"]}])
+    for source in ("page", "import"):
+        body = {"text": f"my card was stolen {source}", "labels": ["refund"], "source": source}
+        http.post(f"{address}/learn", json=body).raise_for_status()
     page = open_page("events", "doubts", **NARROW)
     page.get_by_label("Suspicious").check()
     rows = page.locator("tbody tr")
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="import: 1").click()
     expect(rows).to_have_count(1)
+    expect(page.get_by_role("button", name="import: 1")).to_be_focused()
     expect(rows).to_contain_text(re.compile(r"taught refund, but the model was \d\d\.\d % sure of theft"))
     fits(page, 390)
     page.get_by_role("button", name="Right after all").click()
-    expect(page.get_by_text("No suspicious event.")).to_be_visible()
+    expect(page.get_by_text("No suspicious event of this source.")).to_be_visible()
+    page.get_by_label("Source").fill("")
     page.get_by_label("Newest").check()
     expect(rows).to_have_count(50)
 

@@ -1,6 +1,6 @@
 // Events: what a model was taught, the newest or the most suspicious first; corrected and undone.
 
-import { announce, breakable, card, choice, confirmed, debounced, empty, field, fill, h, table } from "./dom.js";
+import { announce, breakable, card, choice, confirmed, debounced, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, get, modelPath, part } from "./api.js";
 import { chance, count, legible, when } from "./format.js";
 import { correct } from "./instance.js";
@@ -8,6 +8,7 @@ import { recorded, undo } from "./journal.js";
 import { findNames, labelMeant, spoken } from "./names.js";
 
 const PAGE = 50;
+const MOST_DOUBTS = 200; // suspicious events, whose sources are counted
 const MOST_FEATURES = 30;
 
 const NO_DOUBT = "A model with calibrate or decide lists events whose label it held improbable, and another one probable, \
@@ -22,7 +23,7 @@ export function show(root, { model, signal, attempt, lacks }) {
   let total = 0; // suspicious events
   let doubts = false; // whether suspicious events are listed
   const kind = choice("Which events", [[false, "Newest"], [true, "Suspicious"]], doubts, (asked) => {
-    doubts = label.disabled = source.disabled = asked;
+    doubts = label.disabled = asked;
     list();
   });
   const filters = [field("Label", label, "A label or its name, right or rejected."), field("Source", source, "Such as page.")];
@@ -40,7 +41,7 @@ export function show(root, { model, signal, attempt, lacks }) {
     return attempt(parts.list, async () => {
       let found;
       if (doubts) {
-        ({ events: found, total } = await get(`${modelPath(model)}/suspicious?limit=${PAGE}`, { signal }));
+        ({ events: found, total } = await get(`${modelPath(model)}/suspicious?limit=${MOST_DOUBTS}`, { signal }));
       } else {
         const query = new URLSearchParams({ limit: String(PAGE) });
         if (label.value) query.set("label", (await labelMeant(model, label.value, signal)) ?? label.value);
@@ -58,13 +59,16 @@ export function show(root, { model, signal, attempt, lacks }) {
   }
 
   function draw(isMore) {
-    if (shown.length === 0) {
-      fill(parts.list, doubts ? empty("No suspicious event.", NO_DOUBT) : empty("No event.", "The newest 2,000 requests are read."));
+    const events = doubts && source.value ? shown.filter((one) => one.source === source.value) : shown;
+    if (events.length === 0) {
+      const which = source.value ? " of this source" : "";
+      fill(parts.list, doubts ? empty(`No suspicious event${which}.`, NO_DOUBT) : empty("No event.", "The newest 2,000 requests are read."));
       return;
     }
     const [title, column, said] = doubts ? ["Events, most suspicious first", "why", doubt] : ["Events, newest first", "labels", lesson];
-    fill(parts.list,
-      table(title, ["time", column, "instance", "source", ""], shown.map((one) => [
+    refill(parts.list,
+      doubts ? sources() : null,
+      table(title, ["time", column, "instance", "source", ""], events.map((one) => [
         h("span", { class: "whole" }, when(one.time)),
         h("span", { class: "break" }, said(model, one)),
         h("span", { class: "break wide", dir: "auto" }, breakable(textOf(one))),
@@ -76,6 +80,14 @@ export function show(root, { model, signal, attempt, lacks }) {
       doubts && total > shown.length ? h("p", { class: "hint" }, `${shown.length} of ${total} events.`) : null,
       isMore ? h("button", { onclick: () => list(true) }, "Show more") : null,
     );
+  }
+
+  /** How many suspicious events each source has, if there are several; a click shows those of a source, another one all. */
+  function sources() {
+    const counts = [...Map.groupBy(shown.filter((one) => one.source), (one) => one.source)].sort(([, a], [, b]) => b.length - a.length);
+    const choose = (name) => { source.value = source.value === name ? "" : name; draw(false); };
+    return counts.length > 1 && h("div", { class: "row", role: "group", "aria-label": "By source" }, counts.map(([name, { length }]) =>
+      h("button", { class: "small", "aria-pressed": String(source.value === name), onclick: () => choose(name) }, `${name}: ${count(length)}`)));
   }
 
   /** What can be done with an event: `[[name, work, look]...]`. */
