@@ -57,14 +57,15 @@ export function problem(error) {
   if (error.name === "AbortError") return null;
   if (!(error instanceof Problem)) throw error;
   const said = error.said;
-  const lines = [h("p", { class: "problem-title" }, error.title), h("p", {}, error.message)];
-  if (error.status === 403) {
-    lines.push(h("p", {}, "The key in use does not allow this. Another one can be given with the button Key above."));
-  }
   const facts = [said.field && `field ${said.field}`, said.retry_after && `again in ${said.retry_after} s`, said.request_id && `request ${said.request_id}`];
   const told = facts.filter(Boolean).join(" · ");
-  if (told) lines.push(h("p", { class: "hint" }, told));
-  return h("div", { class: "problem", role: "alert", "data-said": `${error.title} ${error.message}` }, lines);
+  const other = "The key in use does not allow this. Another one can be given with the button Key above.";
+  return h("div", { class: "problem", role: "alert", "data-said": `${error.title} ${error.message}` },
+    h("p", { class: "problem-title" }, error.title),
+    h("p", {}, error.message),
+    error.status === 403 && h("p", {}, other),
+    told && h("p", { class: "hint" }, told),
+  );
 }
 
 /** `attempt(element, work)`: do something; show the problem in the element if it fails while the view is shown. */

@@ -120,12 +120,7 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
     draw,
     has: (label) => chosen.has(label),
     toggle,
-    clear() {
-      chosen.clear();
-      draw();
-    },
-    async take() {
-      return !input.value.trim() || (await add()) ? [...chosen.keys()] : null;
-    },
+    clear: () => { chosen.clear(); draw(); },
+    take: async () => (!input.value.trim() || (await add()) ? [...chosen.keys()] : null),
   };
 }

@@ -42,10 +42,8 @@ export function show(root, { model, signal, problem, attempt, refused }) {
         parts.rows,
       );
     } catch (error) {
-      if (signal.aborted) return;
-      if (error.isMissing) {
-        fill(parts.list, empty("This service takes no data sets.", "Jobs learn from history: from what the model was taught."));
-      } else fill(parts.list, problem(error));
+      const missing = () => empty("This service takes no data sets.", "Jobs learn from history: from what the model was taught.");
+      if (!signal.aborted) fill(parts.list, error.isMissing ? missing() : problem(error));
     }
   }
 

@@ -107,13 +107,8 @@ export function term(word) {
   };
   const hide = () => tip.isConnected && tip.hidePopover();
   const button = h("button", {
-    class: "term",
-    "aria-describedby": tip.id,
-    onmouseenter: show,
-    onfocus: show,
-    onclick: show,
-    onmouseleave: hide,
-    onblur: hide,
+    class: "term", "aria-describedby": tip.id,
+    onmouseenter: show, onfocus: show, onclick: show, onmouseleave: hide, onblur: hide,
     onkeydown: (event) => event.key === "Escape" && hide(),
   }, word);
   return h("span", {}, button, tip);

@@ -126,11 +126,12 @@ export function show(root, { model, signal, attempt, lacks }) {
   }
 }
 
-/** The labels that an event taught, and the rank that the best of them had before, if this tab knows it. */
-function lesson(model, { labels, rejected, rank }) {
+/** The labels that an event taught, whether they are not all, and the rank that the best of them had before, if this tab knows it. */
+function lesson(model, { labels, rejected, partial, rank }) {
   const said = [...labels.map((name) => spoken(model, name)), ...rejected.map((name) => `not ${spoken(model, name)}`)];
   const before = rank === undefined ? null : rank === null ? "not among the answers before" : `number ${count(rank)} before`;
-  return [said.join(", ") || "–", before && labels.length ? h("div", { class: "hint" }, before) : null];
+  const more = [partial && "not all labels", labels.length > 0 && before].filter(Boolean).join("; ");
+  return [said.join(", ") || "–", more && h("div", { class: "hint" }, more)];
 }
 
 /** Why an event is suspicious. */
