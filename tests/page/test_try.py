@@ -21,7 +21,6 @@ def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) 
         f"{serving.url}/classify", json={"text": "wheat harvest in kansas", "explain": True, "version": "live"}
     ).json()["labels"]
     expect(page.locator(".rank .name")).to_have_text([one["label"] for one in said])
-    expect(first.locator(".score")).to_contain_text(f"score {said[0]['score']:.3f}")
     why = page.get_by_role("region", name="Why")
     expect(why.locator(".bars .break")).to_have_text([one["feature"] for one in said[0]["because"]])
     expect(why.locator("mark").first).to_have_text("wheat")
@@ -137,6 +136,7 @@ def test_an_event_is_corrected_and_undone(open_page: Open, create_model: Create)
     page = open_page("events", "events", **NARROW)
     expect(page.locator("tbody tr")).to_contain_text(["grain"])
     fits(page, 390)
+    assert all(one.bounding_box()["x"] + one.bounding_box()["width"] <= 390 for one in page.locator("tbody td").all())
     page.get_by_role("button", name="Correct").click()
     expect(page.get_by_text("A correction: labels that you remove are taught as wrong.")).to_be_visible()
     page.get_by_role("button", name="Remove grain").click()
@@ -160,15 +160,20 @@ def test_a_suspicious_event_is_right_after_all(open_page: Open, create_model: Cr
     address = create_model("doubts", update="sls", calibrate=True)
     texts = {"theft": "my card was stolen", "refund": "send the money back"}
     learn(address, [{"text": f"{texts[label]} {n}", "labels": [label]} for n in range(30) for label in texts])
-    learn(address, [{"text": "my card was stolen now", "labels": ["refund"]}])
+    for source in ("page", "import"):
+        http.post(f"{address}/learn", json={"text": "my card was stolen", "labels": ["refund"], "source": source})
     page = open_page("events", "doubts", **NARROW)
     page.get_by_label("Suspicious").check()
     rows = page.locator("tbody tr")
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="import: 1").click()
     expect(rows).to_have_count(1)
+    expect(page.get_by_role("button", name="import: 1")).to_be_focused()
     expect(rows).to_contain_text(re.compile(r"taught refund, but the model was \d\d\.\d % sure of theft"))
     fits(page, 390)
     page.get_by_role("button", name="Right after all").click()
-    expect(page.get_by_text("No suspicious event.")).to_be_visible()
+    expect(page.get_by_text("No suspicious event of this source.")).to_be_visible()
+    page.get_by_label("Source").fill("")
     page.get_by_label("Newest").check()
     expect(rows).to_have_count(50)
 
@@ -181,11 +186,7 @@ def test_a_wrong_label_is_rejected(open_page: Open) -> None:
     right, wrong = (page.get_by_role("button", name=f"grain is {word}", exact=True) for word in ("right", "not right"))
     right.click()
     wrong.click()
-    expect(wrong).to_have_attribute("aria-pressed", "true")
     expect(right).to_have_attribute("aria-pressed", "false")
-    right.click()
-    expect(wrong).to_have_attribute("aria-pressed", "false")
-    wrong.click()
     page.get_by_label("Weight").select_option("0.5")
     with page.expect_request("**/learn") as learning:
         page.get_by_role("button", name="Learn", exact=True).click()
@@ -193,6 +194,22 @@ def test_a_wrong_label_is_rejected(open_page: Open) -> None:
     assert (sent["labels"], sent["rejected"], sent["weight"]) == ([], ["grain"], 0.5)
     expect(page.get_by_text("Learned not “grain”.")).to_be_visible()
     expect(page.get_by_label("Weight")).to_have_value("1")
+
+
+def test_labels_that_are_not_all_leave_the_others_open(open_page: Open) -> None:
+    page = open_page("keys")
+    event = {"offset": "2-0.0", "time": 1.7e9, "labels": ["grain"], "rejected": [], "partial": True, "text": "wheat"}
+    page.route("**/events?*", lambda route: route.fulfill(json={"events": [event]}))
+    page.route("**/learn", lambda route: route.fulfill(json={"offset": "1-0.0", "applied": True, "rank": 1}))
+    page.get_by_role("link", name="Events").click()
+    expect(page.locator("tbody tr")).to_contain_text(["grainnot all labels"])
+    page.get_by_role("button", name="Correct").click()
+    expect(page.get_by_label("Only these are sure")).to_be_checked()
+    with page.expect_request("**/learn") as learning:
+        page.get_by_role("button", name="Learn", exact=True).click()
+    assert learning.value.post_data_json["partial"] is True
+    page.get_by_text("As curl / Python").first.click()
+    expect(page.get_by_role("region", name="Learn request for curl")).to_contain_text('"partial":true')
 
 
 def test_features_in_lines_are_sent_as_they_are_written(open_page: Open) -> None:

@@ -97,11 +97,7 @@ export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map(
  */
 export async function ask(method, path, { body, signal, headers: more = {} } = {}) {
   const headers = headersFor(body === undefined ? more : { ...more, "Content-Type": "application/json" });
-  const answer = await send(method, path, {
-    headers,
-    signal,
-    body: body === undefined ? undefined : JSON.stringify(body),
-  });
+  const answer = await send(method, path, { headers, signal, body: JSON.stringify(body) });
   return resultOf(answer.status, await received(answer.text()));
 }
 
@@ -166,16 +162,10 @@ export function upload(path, file, told, signal) {
       request.setRequestHeader(name, value);
     }
     request.upload.addEventListener("progress", (event) => event.lengthComputable && told(event.loaded / event.total));
-    request.addEventListener("load", () => {
-      try {
-        resolve(resultOf(request.status, request.responseText));
-      } catch (error) {
-        reject(error);
-      }
-    });
+    request.addEventListener("load", resolve);
     request.addEventListener("error", () => reject(noAnswer("The connection broke off.")));
     request.addEventListener("abort", () => reject(new DOMException("given up", "AbortError")));
     signal.addEventListener("abort", () => request.abort());
     request.send(file);
-  });
+  }).then(({ target }) => resultOf(target.status, target.responseText));
 }

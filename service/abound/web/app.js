@@ -11,7 +11,7 @@ import * as labels from "./labels.js";
 import * as modelsView from "./models.js";
 import * as overview from "./overview.js";
 import * as tryit from "./try.js";
-import * as work from "./versions_and_jobs.js";
+import * as work from "./versions.js";
 import { duration } from "./format.js";
 
 const VIEWS = {
@@ -57,14 +57,15 @@ export function problem(error) {
   if (error.name === "AbortError") return null;
   if (!(error instanceof Problem)) throw error;
   const said = error.said;
-  const lines = [h("p", { class: "problem-title" }, error.title), h("p", {}, error.message)];
-  if (error.status === 403) {
-    lines.push(h("p", {}, "The key in use does not allow this. Another one can be given with the button Key above."));
-  }
   const facts = [said.field && `field ${said.field}`, said.retry_after && `again in ${said.retry_after} s`, said.request_id && `request ${said.request_id}`];
   const told = facts.filter(Boolean).join(" · ");
-  if (told) lines.push(h("p", { class: "hint" }, told));
-  return h("div", { class: "problem", role: "alert", "data-said": `${error.title} ${error.message}` }, lines);
+  const other = "The key in use does not allow this. Another one can be given with the button Key above.";
+  return h("div", { class: "problem", role: "alert", "data-said": `${error.title} ${error.message}` },
+    h("p", { class: "problem-title" }, error.title),
+    h("p", {}, error.message),
+    error.status === 403 && h("p", {}, other),
+    told && h("p", { class: "hint" }, told),
+  );
 }
 
 /** `attempt(element, work)`: do something; show the problem in the element if it fails while the view is shown. */
@@ -209,20 +210,14 @@ function askForKey(isRefused) {
   document.getElementById("key").hidden = false;
   if (document.querySelector("dialog[open]")) return;
   const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", required: true, maxlength: "200" });
-  const dialog = h(
-    "dialog",
-    { class: "dialog", "aria-labelledby": "key-title" },
+  const dialog = h("dialog", { class: "dialog", "aria-labelledby": "key-title" },
     h("h2", { id: "key-title" }, isRefused ? "This key does not open the service" : "A key, please"),
-    h(
-      "form",
-      { method: "dialog" },
+    h("form", { method: "dialog" },
       field("Key", input, "It stays in this tab, until the tab is closed. A key that may read shows; learning needs the scope learn, jobs and versions the scope admin."),
-      h(
-        "div",
-        { class: "row end" },
-        key.get() === null ? null : h("button", { type: "button", class: "quiet danger", onclick: () => { key.forget(); dialog.close("not now"); } }, "Sign out"),
-        h("button", { type: "button", class: "quiet", onclick: () => dialog.close("not now") }, "Not now"),
-        h("button", { class: "primary", value: "given" }, "Use it"),
+      h("div", { class: "row end" },
+        key.get() === null ? null : h("button", { class: "quiet danger", onclick: () => { key.forget(); dialog.close("not now"); } }, "Sign out"),
+        h("button", { class: "quiet", onclick: () => dialog.close("not now") }, "Not now"),
+        h("button", { type: "submit", class: "primary", value: "given" }, "Use it"),
       ),
     ),
   );

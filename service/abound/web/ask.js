@@ -1,9 +1,10 @@
 // To review: label the stored instances that a person should see first, one by one.
 
 import { announce, card, empty, fill, h } from "./dom.js";
+import { rankedLabels } from "./answer.js";
 import { get, modelPath, part } from "./api.js";
-import { chance, count, counted, legible, score } from "./format.js";
-import { keepNames, labelled, spoken } from "./names.js";
+import { count, counted, legible, score } from "./format.js";
+import { keepNames, spoken } from "./names.js";
 import { teaching } from "./teach.js";
 
 const ASKED = 100; // the most that the service lists
@@ -11,7 +12,7 @@ const READ = 1000; // the newest ones, which the service ranks
 const MOST_FEATURES = 40;
 
 export function show(root, context) {
-  const { model, signal, problem, lacks } = context;
+  const { model, signal, attempt, lacks } = context;
   const kept = `abound-skipped-${model}`;
   const skipped = new Set(JSON.parse(sessionStorage.getItem(kept) ?? "[]"));
   const parts = { asked: h("div", { class: "stack" }), ranks: h("div", { class: "stack" }), teach: h("div", { class: "stack", hidden: true }) };
@@ -25,19 +26,20 @@ export function show(root, context) {
   }
   const lesson = teaching(context, {
     marks: { chosen: new Map(), rejected: new Set(), corrects: null },
-    read: () => (queue.length === 0 ? null : queue[0] !== last ? { prediction: queue[0].id } : last.text ? { text: last.text } : { features: last.features }),
+    read,
     kept: () => ({ text: queue[0].text }),
     ranked: () => queue[0]?.labels ?? [],
     place: parts.ranks,
     learned() { last = queue.shift(); left -= 1; return next(); },
     undone() { queue.unshift(last); left += 1; return next(); },
   });
-  fill(parts.teach, lesson.element, h("div", { class: "row" }, h("button", { type: "button", onclick: skip }, "Skip"), h("span", { class: "hint" }, "Keys: 1 to 9 mark, with Shift as wrong; Enter learns, S skips.")));
+  const keys = h("span", { class: "hint" }, "Keys: 1 to 9 mark, with Shift as wrong; Enter learns, S skips.");
+  fill(parts.teach, lesson.element, h("div", { class: "row" }, h("button", { onclick: skip }, "Skip"), keys));
   document.addEventListener("keydown", press, { signal });
   next();
 
-  async function next() {
-    try {
+  function next() {
+    return attempt(parts.asked, async () => {
       if (queue.length === 0) {
         const { instances, waiting } = await get(`${modelPath(model)}/uncertain?limit=${ASKED}`, { signal });
         queue = instances.filter((one) => !skipped.has(one.id));
@@ -46,9 +48,14 @@ export function show(root, context) {
         keepNames(model, queue.flatMap((one) => one.labels));
       }
       draw();
-    } catch (error) {
-      if (!signal.aborted) fill(parts.asked, problem(error));
-    }
+    });
+  }
+
+  /** Return the instance as it is learned: the remembered one, or what was learned and undone. */
+  function read() {
+    if (queue.length === 0) return null;
+    if (queue[0] !== last) return { prediction: queue[0].id };
+    return last.text ? { text: last.text } : { features: last.features };
   }
 
   function draw() {
@@ -56,39 +63,25 @@ export function show(root, context) {
     parts.ranks.hidden = one === undefined;
     parts.teach.hidden = one === undefined && !parts.teach.querySelector(".better"); // what was learned last can be undone
     if (one === undefined) {
-      const again = h("button", { type: "button", onclick: () => { skipped.clear(); keep(); next(); } }, "Ask the skipped ones");
+      const again = h("button", { onclick: () => { skipped.clear(); keep(); next(); } }, "Ask the skipped ones");
       fill(parts.asked, nSkipped
         ? empty("Nothing else to ask.", `You skipped ${counted(nSkipped, "instance")}. `, again)
         : empty("Nothing to review.", "Put a file into the queue under ", h("a", { href: `#files/${part(model)}` }, "Files"), ", or send ", h("code", {}, '"remember": true'), " with a request to /classify. Those to ask about come first."));
       return;
     }
     const names = Object.keys(one.features);
-    const shown = textOf(one.text) ?? `${names.slice(0, MOST_FEATURES).map(legible).join(" ")}${names.length > MOST_FEATURES ? ` … ${names.length - MOST_FEATURES} more` : ""}`;
-    fill(
-      parts.asked,
-      h("p", { class: "hint" }, `${count(left)}${left === READ ? " or more" : ""} left. ${why(one)}${one.text ? "" : " It has no text: these are its features."}`),
+    const more = names.length > MOST_FEATURES ? ` … ${names.length - MOST_FEATURES} more` : "";
+    const shown = textOf(one.text) ?? `${names.slice(0, MOST_FEATURES).map(legible).join(" ")}${more}`;
+    const untold = one.text ? "" : " It has no text: these are its features.";
+    fill(parts.asked,
+      h("p", { class: "hint" }, `${count(left)}${left === READ ? " or more" : ""} left. ${why(one)}${untold}`),
       h("p", { class: "instance break", dir: "auto", tabindex: "0", role: "region", "aria-label": "Instance" }, shown),
     );
-    fill(
-      parts.ranks,
-      h("ol", { class: "ranks" }, one.labels.map(({ label, score: value, probability }, at) => h(
-        "li",
-        {},
-        h(
-          "button",
-          { type: "button", class: "rank right", "data-label": label, "aria-pressed": "false", onclick: (event) => pick(event, label) },
-          h("span", { class: "place" }, `${at + 1}.`),
-          h("span", { class: "named" }, labelled(model, label)),
-          h("span", { class: "score" }, probability === null ? score(value) : chance(probability)),
-        ),
-        h("button", { type: "button", class: "small quiet wrong", title: "Not this", "aria-label": `${spoken(model, label)} is not right`, "aria-pressed": "false", "data-label": label, onclick: () => lesson.reject(label) }, "✗"),
-      ))),
-    );
-    lesson.paint();
+    fill(parts.ranks, rankedLabels({ model, labels: one.labels, marks: { ...lesson, toggle: pick } }));
     announce(`Instance: ${shown}. ${one.labels.map(({ label }, at) => `${at + 1}: ${spoken(model, label)}`).join(", ")}.`);
   }
 
-  function pick(event, label) {
+  function pick(label, event) {
     lesson.toggle(label);
     if (event.detail > 0) event.currentTarget.blur(); // clicked with a mouse: Enter learns
   }

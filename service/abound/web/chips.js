@@ -98,12 +98,10 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
   }
 
   function draw() {
-    fill(list, [...chosen].map(([label, isNew]) => h(
-      "li",
-      { class: isNew ? "chip new" : "chip" },
+    fill(list, [...chosen].map(([label, isNew]) => h("li", { class: isNew ? "chip new" : "chip" },
       h("span", { class: "clamped" }, labelled(model, label)),
       isNew ? h("span", { class: "tag" }, "new label") : null,
-      h("button", { type: "button", "aria-label": `Remove ${spoken(model, label)}`, onclick: () => { toggle(label); input.focus(); } }, "×"),
+      h("button", { "aria-label": `Remove ${spoken(model, label)}`, onclick: () => { toggle(label); input.focus(); } }, "×"),
     )));
     list.hidden = chosen.size === 0;
     changed();
@@ -122,12 +120,7 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
     draw,
     has: (label) => chosen.has(label),
     toggle,
-    clear() {
-      chosen.clear();
-      draw();
-    },
-    async take() {
-      return !input.value.trim() || (await add()) ? [...chosen.keys()] : null;
-    },
+    clear: () => { chosen.clear(); draw(); },
+    take: async () => (!input.value.trim() || (await add()) ? [...chosen.keys()] : null),
   };
 }

@@ -23,11 +23,8 @@ export function show(root, { model, signal, problem, attempt, refused }) {
         fill(parts.list, empty("No data sets yet.", h("a", { href: `#files/${part(model)}` }, "Choose a file"), " and keep it as a data set; a job can then be fitted on it."));
         return;
       }
-      refill(
-        parts.list,
-        table(
-          "All data sets",
-      ["name", "#instances", "#features", "#labels", "#size", "created", ""],
+      refill(parts.list,
+        table("All data sets", ["name", "#instances", "#features", "#labels", "#size", "created", ""],
           datasets.map((one) => [
             h("strong", { class: "break" }, breakable(one.name)),
             count(one.instances),
@@ -35,30 +32,25 @@ export function show(root, { model, signal, problem, attempt, refused }) {
             count(one.classes),
             bytes(one.bytes),
             h("span", { class: "whole" }, when(one.created)),
-            h(
-              "div",
-              { class: "row end" },
+            h("div", { class: "row end" },
               h("a", { href: `#versions/${part(model)}/${part(one.name)}`, class: "whole" }, "Fit a job"),
-              h("button", { type: "button", class: "small", "aria-label": `Show rows of ${one.name}`, onclick: () => preview(one.name) }, "Show rows"),
-              h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.name}`, onclick: () => remove(one.name) }, "Delete"),
+              h("button", { class: "small", "aria-label": `Show rows of ${one.name}`, onclick: () => preview(one.name) }, "Show rows"),
+              h("button", { class: "small quiet danger", "aria-label": `Delete ${one.name}`, onclick: () => remove(one.name) }, "Delete"),
             ),
           ]),
         ),
         parts.rows,
       );
     } catch (error) {
-      if (signal.aborted) return;
-      if (error.isMissing) {
-        fill(parts.list, empty("This service takes no data sets.", "Jobs learn from history: from what the model was taught."));
-      } else fill(parts.list, problem(error));
+      const missing = () => empty("This service takes no data sets.", "Jobs learn from history: from what the model was taught.");
+      if (!signal.aborted) fill(parts.list, error.isMissing ? missing() : problem(error));
     }
   }
 
   async function preview(which) {
     await attempt(parts.rows, async () => {
       const { rows } = await get(`datasets/${part(which)}/rows`, { signal });
-      fill(
-        parts.rows,
+      fill(parts.rows,
         h("h3", {}, `The first ${counted(rows.length, "row")} of `, breakable(which)),
         table(`Rows of ${which}`, ["labels", "instance"], rows.map((one) => [
           h("span", { class: "break" }, breakable(shortened(one.labels.map(legible).join(", ")))),

@@ -18,7 +18,7 @@ export function decisionCard({ model, about, attempt, lacks }) {
   });
   const slider = h("input", { type: "range", min: String(Math.min(80, 100 * about.config.decide?.agreement || 80)), max: "99.9", step: "0.1", oninput: tell });
   const cost = h("p", { role: "status" });
-  const button = h("button", { type: "button", onclick: set });
+  const button = h("button", { onclick: set });
   const said = h("div", { role: "status" });
   const parts = { curve: h("div", {}), target: h("div", { class: "stack" }, field("What would another target cost?", slider), cost, lacks("admin", "") ? null : h("div", { class: "row" }, button), said), shares: h("div", {}) };
   const element = card("Answers without a person", parts.curve, parts.target, parts.shares);

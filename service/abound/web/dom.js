@@ -3,22 +3,28 @@
 import { legible } from "./format.js";
 import { TERMS } from "./terms.js";
 
-/** An element: `h("p", {class: "note", onclick: f}, "text", child)`. False and null children are left out. */
+/**
+ * An element: `h("p", {class: "note", onclick: f}, "text", child)`. False and null children are left out. A button submits
+ * its form only if that is its type.
+ */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
+  if (element instanceof HTMLButtonElement) element.type = "button";
   for (const [name, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...present(children));
   return element;
 }
 
-/** Replace the children of an element. */
+const present = (children) => children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
+
+/** Replace the children of an element; false and null ones are left out. */
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(...present(children));
   return element;
 }
 
@@ -30,7 +36,7 @@ export function fill(element, ...children) {
 export function refill(element, ...children) {
   const focused = element.contains(document.activeElement) ? document.activeElement : null;
   const around = focused?.closest(".scroll");
-  const shown = children.flat(3).filter((child) => child !== null && child !== undefined && child !== false).map((one) => kept(element, one));
+  const shown = present(children).map((one) => kept(element, one));
   for (const one of [...element.childNodes]) if (!shown.includes(one)) one.remove();
   let next = element.firstChild;
   for (const one of shown) {
@@ -101,29 +107,22 @@ export function term(word) {
   };
   const hide = () => tip.isConnected && tip.hidePopover();
   const button = h("button", {
-    type: "button",
-    class: "term",
-    "aria-describedby": tip.id,
-    onmouseenter: show,
-    onfocus: show,
-    onclick: show,
-    onmouseleave: hide,
-    onblur: hide,
+    class: "term", "aria-describedby": tip.id,
+    onmouseenter: show, onfocus: show, onclick: show, onmouseleave: hide, onblur: hide,
     onkeydown: (event) => event.key === "Escape" && hide(),
   }, word);
   return h("span", {}, button, tip);
 }
 
+/** Facts with their names: `[[name, fact]...]`. */
+export const facts = (rows) => h("dl", { class: "facts" }, rows.map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)]));
+
 /** A table; cells are text or elements. Columns named "#..." hold numbers, a last column without a name holds buttons. */
 export function table(caption, columns, rows) {
   const isNumber = columns.map((name) => name.startsWith("#"));
   const cell = (tag, value, at, props = {}) => h(tag, { ...props, class: isNumber[at] ? "number" : null }, value);
-  return h(
-    "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${caption}` },
-    h(
-      "table",
-      { class: columns.at(-1) === "" ? "acts" : null },
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${caption}` },
+    h("table", { class: columns.at(-1) === "" ? "acts" : null },
       h("caption", { class: "unseen" }, caption),
       h("thead", {}, h("tr", {}, columns.map((name, at) => cell(name ? "th" : "td", headed(name.replace("#", "")), at, name ? { scope: "col" } : {})))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value, at) => cell("td", value, at))))),
@@ -156,6 +155,26 @@ export function pastDoubleClick(pressed) {
   return new Promise((resolve) => setTimeout(resolve, Math.max(0, TWICE_MS - (performance.now() - pressed))));
 }
 
+/**
+ * Return `work` so that it runs once at a time, and that a double click runs it once; `work` may return when it was last
+ * clicked. Meanwhile its button is disabled, but can be reached by keyboard. The event that asks for it does nothing else.
+ */
+export function single(work, button = null) {
+  let isBusy = false;
+  const hold = (is) => {
+    isBusy = is;
+    button?.setAttribute("aria-disabled", String(is));
+  };
+  return async (event = null) => {
+    event?.preventDefault();
+    if (isBusy) return;
+    const pressed = event ? performance.now() : 0;
+    hold(true);
+    await pastDoubleClick((await work()) ?? pressed);
+    hold(false);
+  };
+}
+
 /** Announce a text to screen readers. */
 export function announce(text) {
   document.getElementById("said").textContent = text;
@@ -165,16 +184,12 @@ export function announce(text) {
 export function confirmed(title, text, yes) {
   return new Promise((resolve) => {
     const heading = newId("dialog");
-    const dialog = h(
-      "dialog",
-      { "aria-labelledby": heading, class: "dialog" },
+    const dialog = h("dialog", { "aria-labelledby": heading, class: "dialog" },
       h("h2", { id: heading }, title),
       h("p", { class: "break" }, text),
-      h(
-        "form",
-        { method: "dialog", class: "row end" },
-        h("button", { value: "no", class: "quiet" }, "Leave it"),
-        h("button", { value: "yes", class: /^(Delete|Revoke|Retire)/.test(yes) ? "primary danger" : "primary" }, yes),
+      h("form", { method: "dialog", class: "row end" },
+        h("button", { type: "submit", value: "no", class: "quiet" }, "Leave it"),
+        h("button", { type: "submit", value: "yes", class: /^(Delete|Revoke|Retire)/.test(yes) ? "primary danger" : "primary" }, yes),
       ),
     );
     dialog.addEventListener("close", () => {

@@ -24,8 +24,8 @@ export function show(root, { model, signal, problem, lacks, refused }) {
   const naming = field("Name of the data set", name, "Letters, digits, “_”, “.” and “-”.");
   const separator = h("input", { maxlength: "64", placeholder: "none" });
   const parts = { columns: h("div", { class: "stack" }), seen: h("div", { class: "stack" }), said: h("div", { class: "stack", role: "status" }) };
-  const start = h("button", { class: "primary" }, "Start");
-  const stop = h("button", { type: "button", hidden: true }, "Stop");
+  const start = h("button", { type: "submit", class: "primary" }, "Start");
+  const stop = h("button", { hidden: true }, "Stop");
   let [records, roles, key] = [[], {}, newKey()]; // objects by column; what is sent again as it was is learned once
   fill(root, card("A file", act.options.length === 0 ? h("p", { class: "note" }, lacks("learn", "To teach a file")) : h(
     "form",
@@ -149,12 +149,11 @@ export function show(root, { model, signal, problem, lacks, refused }) {
   function finish(kind, title, answers, errors) {
     const done = records.length - errors.length;
     const said = { learn: `${counted(done, "event")} learned.`, classify: `${counted(done, "record")} classified${decisions(answers)}.`, register: `${counted(done, "label")} registered.`, evaluate: accuracy(answers), review: `${counted(done, "instance")} to review.`, dataset: `“${name.value}” is there.` }[kind];
-    fill(
-      parts.said,
+    fill(parts.said,
       h("p", { class: "better" }, said),
       kind === "learn" && done ? h("p", {}, h("a", { href: `#events/${part(model)}` }, "See its events"), `: their source is “file ${title}”, by which the job forget removes them.`) : null,
       kind === "review" && done ? h("p", {}, h("a", { href: `#ask/${part(model)}` }, "Review them"), "; they are kept for a day.") : null,
-      kind === "classify" ? h("div", { class: "row" }, h("button", { type: "button", onclick: () => saveAs(new Blob([answersTable(answers)], { type: "text/csv" }), `${title.replace(/\..*/, "")}-labels.csv`) }, "Download the answers")) : null,
+      kind === "classify" ? h("div", { class: "row" }, h("button", { onclick: () => saveAs(new Blob([answersTable(answers)], { type: "text/csv" }), `${title.replace(/\..*/, "")}-labels.csv`) }, "Download the answers")) : null,
       kind === "dataset" ? h("p", {}, h("a", { href: `#datasets/${part(model)}` }, "See its rows"), ", or ", h("a", { href: `#versions/${part(model)}/${part(name.value)}` }, "fit a job on it"), ".") : null,
       errors.length ? [h("p", { class: "worry" }, `${counted(errors.length, "record was", "records were")} refused; record 1 is the first after the header.`), table("Refused records", ["#record", "why"], errors.slice(0, MOST_ERRORS))] : null,
     );

@@ -20,14 +20,7 @@ export function formOf(schema, { initial = {}, first = [], disabled = [] } = {})
   return {
     fields: new Map(controls.map(({ name, element }) => [name, element])),
     element: h("div", { class: "fields" }, controls.map(({ element }) => element)),
-    values() {
-      const given = {};
-      for (const { name, read } of controls) {
-        const value = read();
-        if (value !== undefined) given[name] = value;
-      }
-      return given;
-    },
+    values: () => Object.fromEntries(controls.map(({ name, read }) => [name, read()]).filter(([, value]) => value !== undefined)),
   };
 }
 
@@ -60,69 +53,62 @@ function controlFor(name, about, isNeeded) {
   const initial = about.default;
   const cleared = about.isOptional ? null : undefined;
   const attributes = { name, required: isNeeded };
+  const typed = (type, props, parse, more = null) =>
+    typedField(name, title, h("input", { ...attributes, type, ...props }), [hint, more].filter(Boolean).join(" ") || null, parse);
   if (about.type === "boolean" && !about.isOptional) {
     const control = h("input", { type: "checkbox", name, checked: initial === true, id: newId(`param-${name}`) });
-    const element = h("div", { class: "field check" }, control, h("label", { for: control.id }, title), hint ? h("p", { class: "hint" }, hint) : null);
+    const said = hint ? h("p", { class: "hint" }, hint) : null;
+    const element = h("div", { class: "field check" }, control, h("label", { for: control.id }, title), said);
     return { element, read: () => (control.checked === (initial === true) ? undefined : control.checked) };
   }
   if (about.enum || about.const || about.type === "boolean") {
     const words = about.enum ?? (about.const ? [about.const] : [true, false]);
     const options = words.map((word) => h("option", { value: String(word), selected: word === initial }, String(word)));
-    if (about.isOptional || initial === undefined) options.unshift(h("option", { value: "" }, about.default === null ? "none (default)" : "default"));
-    const control = h("select", attributes, options);
-    const first = control.value;
-    return {
-      element: field(title, control, hint),
-      read: () => (control.value === first ? undefined : (words.find((word) => String(word) === control.value) ?? cleared)),
-    };
+    const unset = h("option", { value: "" }, initial === null ? "none (default)" : "default");
+    const control = h("select", attributes, about.isOptional || initial === undefined ? unset : null, options);
+    return typedField(name, title, control, hint, (text) => words.find((word) => String(word) === text) ?? cleared);
   }
   if (about.format === "unix-time") {
     const control = h("input", { ...attributes, type: "datetime-local", step: "1" });
-    return {
-      element: field(title, control, "Your local time."),
-      read() {
-        if (!control.checkValidity()) throw new Error(`${name}: ${control.validationMessage}`);
-        return control.value === "" ? undefined : new Date(control.value).getTime() / 1000;
-      },
-    };
+    return typedField(name, title, control, "Your local time.", (text) => new Date(text).getTime() / 1000);
   }
   if (about.type === "integer" || about.type === "number") {
-    const control = h("input", {
-      ...attributes,
-      type: "number",
-      step: about.type === "integer" ? "1" : "any",
-      min: about.minimum,
-      max: about.maximum,
-      value: initial ?? "",
-      placeholder: initial === null ? "not set" : null,
-    });
-    const first = control.value;
-    return {
-      element: field(title, control, hint),
-      read() {
-        if (!control.checkValidity()) throw new Error(`${name}: ${control.validationMessage}`);
-        if (control.value === first) return undefined;
-        return control.value === "" ? cleared : Number(control.value);
-      },
-    };
+    const step = about.type === "integer" ? "1" : "any";
+    const placeholder = initial === null ? "not set" : null;
+    const range = { step, min: about.minimum, max: about.maximum, value: initial ?? "", placeholder };
+    return typed("number", range, (text) => (text === "" ? cleared : Number(text)));
   }
   if (about.type === "string") {
-    const control = h("input", { ...attributes, type: "text", maxlength: about.maxLength, value: initial ?? "" });
-    return { element: field(title, control, hint), read: () => (control.value === (initial ?? "") ? undefined : control.value || (about.isOptional ? null : "")) };
+    return typed("text", { maxlength: about.maxLength, value: initial ?? "" }, (text) => text || (about.isOptional ? null : ""));
   }
-  if (about.type === "array") return listFor(name, title, hint, attributes, initial ?? [], resolved(about.items ?? {}, about));
-  const first = initial === undefined || initial === null ? "" : JSON.stringify(initial);
-  const control = h("input", { ...attributes, type: "text", class: "mono", value: first, placeholder: "JSON" });
+  if (about.type === "array") {
+    const isNumber = ["integer", "number"].includes(resolved(about.items ?? {}, about).type);
+    const value = (initial ?? []).join(", ");
+    return typed("text", { value, autocomplete: "off" }, (text) => {
+      const words = text.split(",").map((one) => one.trim()).filter(Boolean);
+      if (isNumber && words.some((one) => !Number.isFinite(Number(one)))) throw new Error(`${name}: numbers with commas between them`);
+      return isNumber ? words.map(Number) : words;
+    }, "Separate with commas.");
+  }
+  const value = initial === undefined || initial === null ? "" : JSON.stringify(initial);
+  return typed("text", { class: "mono", value, placeholder: "JSON" }, (text) => {
+    if (text === "" && about.isOptional) return null;
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new Error(`${name}: not JSON`);
+    }
+  }, "As JSON.");
+}
+
+/** A field whose text is parsed, unless it is unchanged. */
+function typedField(name, title, control, hint, parse) {
+  const first = control.value;
   return {
-    element: field(title, control, [hint, "As JSON."].filter(Boolean).join(" ")),
+    element: field(title, control, hint),
     read() {
-      if (control.value === first) return undefined;
-      if (control.value === "" && about.isOptional) return null;
-      try {
-        return JSON.parse(control.value);
-      } catch {
-        throw new Error(`${name}: not JSON`);
-      }
+      if (!control.checkValidity()) throw new Error(`${name}: ${control.validationMessage}`);
+      return control.value === first ? undefined : parse(control.value);
     },
   };
 }
@@ -136,22 +122,6 @@ function groupFor(name, about) {
     read() {
       const given = form.values();
       return Object.keys(given).length ? given : undefined;
-    },
-  };
-}
-
-/** A field for several words or numbers, separated by commas. */
-function listFor(name, title, hint, attributes, initial, items) {
-  const control = h("input", { ...attributes, type: "text", value: initial.join(", "), autocomplete: "off" });
-  const first = control.value;
-  const isNumber = ["integer", "number"].includes(items.type);
-  return {
-    element: field(title, control, [hint, "Separate with commas."].filter(Boolean).join(" ")),
-    read() {
-      if (control.value === first) return undefined;
-      const words = control.value.split(",").map((one) => one.trim()).filter(Boolean);
-      if (isNumber && words.some((one) => !Number.isFinite(Number(one)))) throw new Error(`${name}: numbers with commas between them`);
-      return isNumber ? words.map(Number) : words;
     },
   };
 }

@@ -7,19 +7,21 @@ const KEPT = "abound.draft";
 const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1; what no number is written like (00100) is a word. On several lines of one name all values are words, true and numbers too. Or a JSON object.";
 
 const draft = { kind: "text", text: "", features: "", vector: "", ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") };
+const UNMARKED = { corrects: null, applied: null, none: false, partial: false };
 const marks = new Map(); // by model: labels that are marked, rejected ones, the labels of the event that is corrected, and so on
 
-/** Return what is marked for the draft in a model; `applied`: the labels that the model marked, `none`: no label fits. */
+/** Return what is marked for the draft in a model: `applied` by it, `none` if no label fits, `partial` if others may be right. */
 export function marksOf(model) {
-  if (!marks.has(model)) marks.set(model, { chosen: new Map(), rejected: new Set(), corrects: null, applied: null, none: false });
+  if (!marks.has(model)) marks.set(model, { ...UNMARKED, chosen: new Map(), rejected: new Set() });
   return marks.get(model);
 }
 
 /** Make this instance the draft, with labels that were taught for it before. */
-export function correct(model, { text, features, labels }) {
+export function correct(model, { text, features, labels, partial = false }) {
   Object.assign(draft, text ? { kind: "text", text } : { kind: "features", features: JSON.stringify(features, null, 1) });
   keep();
-  marks.set(model, { chosen: new Map(labels.map((label) => [label, false])), rejected: new Set(), corrects: labels, applied: null, none: false });
+  const chosen = new Map(labels.map((label) => [label, false]));
+  marks.set(model, { ...UNMARKED, chosen, rejected: new Set(), corrects: labels, partial });
 }
 
 function keep() {
@@ -50,9 +52,7 @@ export function instanceField({ takesVectors, wanted, typed, switched }) {
   };
   show();
   return {
-    element: h(
-      "div",
-      { class: "stack" },
+    element: h("div", { class: "stack" },
       choice("Kind of instance", titles, draft.kind, use),
       Object.values(fields),
     ),

@@ -1,6 +1,6 @@
 // Jobs: submit one by a form, follow it while it runs, cancel it.
 
-import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill, term } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, refill, single, term } from "./dom.js";
 import { ask, done, get, isOver, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
 import { counted, duration, percent, when } from "./format.js";
@@ -16,27 +16,20 @@ const DOES = {
   undo: "The model is again as it was before its last replacement, with all that it has learned since.",
 };
 
-/** The jobs of the view; `ended` is called when a job ends. */
-export function jobs({ model, signal, problem, refused, every, ended }) {
+/** The jobs of the view: `element`, and `again()`, which reloads them; `ended` is called when a job ends. */
+export function jobs({ model, signal, problem, attempt, refused, every, ended }) {
   const list = h("div", { class: "stack" });
   const shown = new Map();
 
   if (refused) fill(list, h("p", { class: "note" }, `${refused.message}.`));
-  else every(REFRESH_MS, look);
+  else every(REFRESH_MS, again);
 
-  async function look() {
-    try {
+  function again() {
+    return attempt(list, async () => {
       const found = await get(`jobs?model=${part(model)}&limit=${MOST_SHOWN}`, { signal });
-      if (found.jobs.length === 0) {
-        shown.clear();
-        fill(list, empty("No jobs yet.", "Start one with the form above."));
-        return;
-      }
-      draw(found.jobs);
-    } catch (error) {
-      if (!signal.aborted) refill(list, problem(error));
-      shown.clear();
-    }
+      if (found.jobs.length) draw(found.jobs);
+      else fill(list, empty("No jobs yet.", "Start one with the form above."));
+    });
   }
 
   /** Jobs keep their elements, so that focus and open tables stay. */
@@ -46,8 +39,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
       if (!shown.has(job.id)) shown.set(job.id, { element: h("article", { class: "job", "aria-label": `Job ${job.method}` }), said: "" });
       take(job);
     }
-    const elements = all.map((job) => shown.get(job.id).element);
-    refill(list, elements);
+    refill(list, all.map((job) => shown.get(job.id).element));
   }
 
   function take(job) {
@@ -70,14 +62,11 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
     if (job.state === "running") progress.value = job.progress;
     if (job.state === "queued") progress.value = 0;
     const measures = MEASURES.filter((name) => typeof job.metrics?.[name] === "number").map((name, at) => [at ? " · " : null, term(name), ` ${percent(job.metrics[name])}`]);
-    entry.cancel ??= h("button", { type: "button", class: "small", "aria-label": `Cancel ${job.method}`, onclick: () => cancel(job, entry) }, "Cancel");
+    entry.cancel ??= h("button", { class: "small", "aria-label": `Cancel ${job.method}`, onclick: () => cancel(job, entry) }, "Cancel");
     entry.acts ??= h("div", { class: "row" }, entry.cancel);
     entry.cancel.disabled = job.cancelling;
-    refill(
-      entry.element,
-      h(
-        "div",
-        { class: "row apart" },
+    refill(entry.element,
+      h("div", { class: "row apart" },
         h("h3", {}, job.method, " ", h("span", { class: `tag ${job.state === "failed" ? "bad" : isEnded ? "" : "on"}` }, job.cancelling && !isEnded ? "stopping" : job.state)),
         h("span", { class: "hint" }, `${when(job.created)}${took}`),
       ),
@@ -100,7 +89,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
     }
   }
 
-  return card("Jobs", list);
+  return { element: card("Jobs", list), again };
 }
 
 const TIMES = ["since", "until"];
@@ -119,13 +108,12 @@ export function newJob({ model, text: wanted, signal, problem, attempt, refused,
   const activation = field("Serve its version", activate);
   const source = field("Learn from", data);
   const parts = { about: h("p", { class: "note" }), params: h("div", {}), said: h("div", { role: "status" }) };
-  const start = h("button", { class: "primary" }, "Start");
+  const start = h("button", { type: "submit", class: "primary" }, "Start");
   const element = card("Start a job", h("p", { class: "note" }, "Asking what jobs can do…"));
   let methods = [];
   let past = []; // jobs
   let sets = [];
   let form = null;
-  let isStarting = false;
   let unsure = null; // a request without an answer, and its idempotency key: a retry starts no second job
 
   if (refused) element.hidden = true; // the list of jobs says why
@@ -143,12 +131,8 @@ export function newJob({ model, text: wanted, signal, problem, attempt, refused,
     fill(method, h("option", { value: "", disabled: true, selected: true }, "choose one"), kinds.map((kind) => h("optgroup", { label: titles[kind] || kind }, methods.filter((one) => one.kind === kind).map((one) => h("option", { value: one.name }, one.name)))));
     element.replaceChildren(
       element.firstElementChild,
-      h(
-        "form",
-        { onsubmit: submit },
-        h(
-          "fieldset",
-          {},
+      h("form", { onsubmit: single(submit, start) },
+        h("fieldset", {},
           h("legend", { class: "unseen" }, "What the job is to do"),
           h("div", { class: "fields" }, field("Method", method), source, activation),
           parts.about,
@@ -187,12 +171,6 @@ export function newJob({ model, text: wanted, signal, problem, attempt, refused,
     fill(parts.params, auto ? h("div", { class: "fields" }, auto) : null, Object.keys(chosen.params.properties || {}).length ? more : null);
   }
 
-  /** Disable the button, but keep it reachable by keyboard. */
-  function hold(is) {
-    isStarting = is;
-    start.setAttribute("aria-disabled", String(is));
-  }
-
   /** Ask for confirmation of a job that changes the live index. */
   async function isMeant(name, given) {
     const lines = [name === "forget" ? await affected(given) : null, DOES[name] || "It changes the live index.", paramsOf(given)].filter(Boolean);
@@ -209,21 +187,18 @@ export function newJob({ model, text: wanted, signal, problem, attempt, refused,
     return `${counted(instances, "event")} would be forgotten.`;
   }
 
-  async function submit(event) {
-    event.preventDefault();
-    if (isStarting) return;
+  async function submit() {
     const isFit = methods.find((one) => one.name === method.value).kind === "fit";
     let params;
     try {
       params = form.values();
     } catch (error) {
       fill(parts.said, h("p", { class: "worry" }, error.message));
-      return;
+      return null;
     }
     const asked = { model, method: method.value, params };
     if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
     let pressed = performance.now();
-    hold(true);
     await attempt(parts.said, async () => {
       const isWanted = isFit || (await isMeant(method.value, params));
       pressed = performance.now(); // in the dialog
@@ -235,8 +210,7 @@ export function newJob({ model, text: wanted, signal, problem, attempt, refused,
       fill(parts.said, h("p", { class: "better" }, `Submitted: ${job.method}. It is in the list of jobs below.`));
       started(job);
     });
-    await pastDoubleClick(pressed);
-    hold(false);
+    return pressed;
   }
 
   return element;

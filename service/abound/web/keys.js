@@ -1,6 +1,6 @@
 // Keys and the audit log, for keys with the scope admin that are for all models.
 
-import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill, table } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, refill, single, table } from "./dom.js";
 import { ask, get, part, post } from "./api.js";
 import { when } from "./format.js";
 
@@ -15,8 +15,7 @@ export function show(root, { signal, attempt, refused }) {
     return;
   }
   let acts = [];
-  let isMaking = false;
-  let isReading = false;
+  const more = single(read);
   const creating = newKeyCard();
   creating.hidden = true; // until there is a first key, which only the command line makes
   fill(root, card("Keys", parts.keys, parts.made), creating, card("Audit log", parts.acts));
@@ -31,9 +30,7 @@ export function show(root, { signal, attempt, refused }) {
         fill(parts.keys, empty("There is no key yet, so anyone who can reach this service has full access.", "Create the first one on the machine of the store, with the --data-dir of the service if it has one: ", h("code", {}, "abound keys create --scope admin")));
         return;
       }
-      refill(parts.keys, table(
-        "Keys, oldest first",
-        ["key", "for", "state", "used", "expires", ""],
+      refill(parts.keys, table("Keys, oldest first", ["key", "for", "state", "used", "expires", ""],
         keys.map((one) => [
           [h("div", { class: "break" }, breakable(one.description || "–")), h("code", {}, one.id)],
           [h("div", { class: "whole" }, one.scopes.join(", ")), h("div", { class: "hint break" }, one.models ? breakable(one.models.join(", ")) : "all models")],
@@ -41,11 +38,9 @@ export function show(root, { signal, attempt, refused }) {
           h("span", { class: "whole" }, one.used === null ? "never" : when(one.used)),
           h("span", { class: "whole" }, one.expires === null ? "never" : when(one.expires)),
           one.state === "valid"
-            ? h(
-                "div",
-                { class: "row end" },
-                h("button", { type: "button", class: "small", "aria-label": `Replace ${one.description || one.id}`, onclick: () => rotate(one) }, "Replace"),
-                h("button", { type: "button", class: "small quiet danger", "aria-label": `Revoke ${one.description || one.id}`, onclick: () => revoke(one) }, "Revoke"),
+            ? h("div", { class: "row end" },
+                h("button", { class: "small", "aria-label": `Replace ${one.description || one.id}`, onclick: () => rotate(one) }, "Replace"),
+                h("button", { class: "small quiet danger", "aria-label": `Revoke ${one.description || one.id}`, onclick: () => revoke(one) }, "Revoke"),
               )
             : null,
         ]),
@@ -59,29 +54,21 @@ export function show(root, { signal, attempt, refused }) {
     const models = h("input", { type: "text", autocomplete: "off" });
     const days = h("input", { type: "number", min: "1", max: "36500", step: "1" });
     const rate = h("input", { type: "text", autocomplete: "off", placeholder: "1000/second" });
-    const submit = async (event) => {
-      event.preventDefault();
-      if (isMaking) return;
+    const submit = single(async () => {
       const body = { scopes: scopes.filter(([, box]) => box.checked).map(([name]) => name), description: description.value };
       const named = models.value.split(",").map((one) => one.trim()).filter(Boolean);
       if (named.length) body.models = named;
       if (days.value) body.seconds = Number(days.value) * DAY;
       if (rate.value) body.rate = rate.value;
-      isMaking = true;
-      const pressed = performance.now();
       await make(() => post("keys", body, { signal }));
-      await pastDoubleClick(pressed);
-      isMaking = false;
-    };
-    return card("Create a key", h(
-      "form",
-      { class: "fields", onsubmit: submit },
+    });
+    return card("Create a key", h("form", { class: "fields", onsubmit: submit },
       field("Description", description, "Who uses it."),
       h("fieldset", {}, h("legend", {}, "It may"), scopes.map(([name, box, said]) => h("div", { class: "field check" }, box, h("label", { for: box.id }, `${name}: ${said}`)))),
       field("Models", models, "Names with commas between them; empty: all."),
       field("Days", days, "Empty: it does not expire."),
       field("Rate", rate, "Most instances in a time; empty: no limit."),
-      h("div", { class: "row all" }, h("button", { class: "primary" }, "Create")),
+      h("div", { class: "row all" }, h("button", { type: "submit", class: "primary" }, "Create")),
     ));
   }
 
@@ -90,10 +77,9 @@ export function show(root, { signal, attempt, refused }) {
     await attempt(parts.made, async () => {
       const made = await work();
       const secret = h("input", { type: "text", readonly: true, class: "mono", value: made.key });
-      fill(
-        parts.made,
+      fill(parts.made,
         field("The new key", secret, "Copy it now: the service does not keep it."),
-        h("div", { class: "row" }, h("button", { type: "button", onclick: () => secret.select() }, "Select it"), h("button", { type: "button", class: "quiet", onclick: () => fill(parts.made) }, "Hide it")),
+        h("div", { class: "row" }, h("button", { onclick: () => secret.select() }, "Select it"), h("button", { class: "quiet", onclick: () => fill(parts.made) }, "Hide it")),
       );
       announce("The key is there. Copy it now.");
       secret.focus();
@@ -117,19 +103,14 @@ export function show(root, { signal, attempt, refused }) {
     });
   }
 
-  async function more() {
-    if (isReading) return;
-    isReading = true;
-    await attempt(parts.acts, async () => {
+  function read() {
+    return attempt(parts.acts, async () => {
       const before = acts.length ? `&before=${part(acts.at(-1).id)}` : "";
       const found = (await get(`audit?limit=${ACTS}${before}`, { signal })).acts;
       acts = [...acts, ...found];
-      refill(
-        parts.acts,
+      refill(parts.acts,
         acts.length
-          ? table(
-              "Administrative acts, newest first",
-              ["time", "act", "by", "outcome", "details"],
+          ? table("Administrative acts, newest first", ["time", "act", "by", "outcome", "details"],
               acts.map((one) => [
                 h("span", { class: "whole" }, when(one.at)),
                 h("code", {}, one.action),
@@ -139,9 +120,8 @@ export function show(root, { signal, attempt, refused }) {
               ]),
             )
           : empty("Nothing was done yet.", "Changes of keys, models and versions appear here."),
-        found.length === ACTS ? h("button", { type: "button", onclick: more }, "Show more") : null,
+        found.length === ACTS ? h("button", { onclick: more }, "Show more") : null,
       );
     });
-    isReading = false;
   }
 }

@@ -1,6 +1,6 @@
 // The labels that a model knows: found, sorted, explained and changed.
 
-import { announce, breakable, card, confirmed, debounced, empty, field, fill, h, table } from "./dom.js";
+import { announce, breakable, card, confirmed, debounced, empty, facts, field, fill, h, table } from "./dom.js";
 import { ask, get, modelPath, newKey, part, post } from "./api.js";
 import { count, counted, legible, percent, when } from "./format.js";
 import { findLabels, findNames, keepNames, labelMeant, labelled, nameOf, spoken } from "./names.js";
@@ -22,11 +22,8 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
   let total = 0;
   let chosen = null;
 
-  fill(
-    root,
-    h(
-      "div",
-      { class: "halves" },
+  fill(root,
+    h("div", { class: "halves" },
       card("Labels", h("div", { class: "fields" }, field("Contains", search), field("Order", sort)), parts.found),
       card("About a label", parts.said, parts.about),
     ),
@@ -65,20 +62,18 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
       announce("No label found.");
       return;
     }
-    fill(
-      parts.found,
+    fill(parts.found,
       h("p", { class: "hint" }, counted(total, "label"), shown.length < total && sort.value === "tree" ? `; the tree has the first ${count(shown.length)}` : null),
       h("ul", { class: "ranks long", "aria-label": "Labels" }, shown.map((one) => {
-        const item = h("li", {}, h(
-          "button",
-          { type: "button", class: "rank label", "aria-pressed": String(one.label === chosen), "data-label": one.label, onclick: () => choose(one.label) },
+        const item = h("li", {}, h("button",
+          { class: "rank label", "aria-pressed": String(one.label === chosen), "data-label": one.label, onclick: () => choose(one.label) },
           h("span", { class: "named" }, labelled(model, one.label), one.isRetired ? h("span", { class: "tag bad" }, "retired") : null),
           h("span", { class: "score" }, `learned ${count(one.learned)}×`, one.recent === null ? null : `, R@1 ${percent(one.recent)}`),
         ));
         item.style.paddingInlineStart = `${1.25 * (one.depth ?? 0)}rem`;
         return item;
       })),
-      shown.length < total && sort.value !== "tree" ? h("button", { type: "button", onclick: () => find(true) }, "Show more") : null,
+      shown.length < total && sort.value !== "tree" ? h("button", { onclick: () => find(true) }, "Show more") : null,
     );
     if (first !== null) parts.found.querySelectorAll(".label")[first]?.focus();
     else announce(`${counted(total, "label")}.`);
@@ -98,12 +93,12 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
   }
 
   /** A label as a button that shows it. */
-  const link = (label) => h("button", { type: "button", class: "link break", onclick: () => choose(label) }, breakable(spoken(model, label)));
+  const link = (label) => h("button", { class: "link break", onclick: () => choose(label) }, breakable(spoken(model, label)));
 
   function explain(found) {
     const { label, details, aliases, retired, recent, n_recent: n, confused_with: confused } = found;
     const { name, description, parent, metadata } = details;
-    const facts = [...Object.entries({
+    const known = [...Object.entries({
       label: name ? legible(label) : null,
       description,
       parent: parent && link(parent),
@@ -113,10 +108,9 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
     }).filter(([, value]) => value && value.length !== 0), ...Object.entries(metadata ?? {}).map(([key, value]) => [legible(key), linked(typeof value === "string" ? value : JSON.stringify(value))])];
     const said = spoken(model, label);
     announce(`${said}: learned ${counted(found.learned, "time")}, ${counted(found.total, "feature")}.`);
-    fill(
-      parts.about,
+    fill(parts.about,
       h("p", {}, h("strong", { class: "break clamped", dir: "auto", title: said }, breakable(legible(nameOf(model, label)))), retired ? [" ", h("span", { class: "tag bad" }, "retired")] : null, ` was learned ${counted(found.learned, "time")}. ${counted(found.total, "feature votes", "features vote")} on it.`),
-      facts.length ? h("dl", { class: "facts" }, facts.flatMap(([fact, value]) => [h("dt", {}, fact), h("dd", {}, typeof value === "string" ? breakable(legible(value)) : value)])) : null,
+      known.length ? facts(known.map(([fact, value]) => [fact, typeof value === "string" ? breakable(legible(value)) : value])) : null,
       naming(found),
       changing(found),
       found.features.length
@@ -134,7 +128,7 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
       const given = Object.fromEntries(Object.entries(inputs).map(([key, input]) => [key, input.value.trim() || null]));
       await changed(async () => ask("PUT", `${modelPath(model)}/labels`, { body: { labels: [{ ...details, ...given, parent: given.parent && ((await labelMeant(model, given.parent, signal)) ?? given.parent), label }], source: "page" }, signal }), label, "The details are saved.");
     };
-    return h("details", {}, h("summary", {}, "Name and parent"), h("form", { class: "stack", onsubmit: save }, field("Name", inputs.name, "It is learned once, so the label can be suggested without examples."), field("Description", inputs.description), field("Parent", inputs.parent, "A label; empty: none."), h("div", { class: "row" }, h("button", {}, "Save"))));
+    return h("details", {}, h("summary", {}, "Name and parent"), h("form", { class: "stack", onsubmit: save }, field("Name", inputs.name, "It is learned once, so the label can be suggested without examples."), field("Description", inputs.description), field("Parent", inputs.parent, "A label; empty: none."), h("div", { class: "row" }, h("button", { type: "submit" }, "Save"))));
   }
 
   /** The forms that rename, merge and retire a label. */
@@ -143,13 +137,11 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
     const to = h("input", { required: true, maxlength: "512", dir: "auto" });
     const into = h("input", { required: true, maxlength: "512", dir: "auto" });
     const alone = retired ? ["revive", "Revive", "It is suggested and learned again."] : ["retire", "Retire", "It is never suggested again, and nothing is learned for it. It can be revived."];
-    const form = (kind, said, input, title, text) => h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); change({ kind, from: label, to: input.value.trim() }, said, text(input.value.trim())); } }, h("div", { class: "grow" }, field(title, input)), h("button", { class: "last" }, said));
-    return h("details", {}, h("summary", {}, "Rename, merge, retire"), h(
-      "div",
-      { class: "stack" },
+    const form = (kind, said, input, title, text) => h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); change({ kind, from: label, to: input.value.trim() }, said, text(input.value.trim())); } }, h("div", { class: "grow" }, field(title, input)), h("button", { type: "submit", class: "last" }, said));
+    return h("details", {}, h("summary", {}, "Rename, merge, retire"), h("div", { class: "stack" },
       form("rename", "Rename", to, "New label", (name) => `It becomes “${name}”. The old one stays as another name of it, and what was learned stays.`),
       form("merge", "Merge", into, "Merge into", (name) => `Everything learned for it (${counted(learned, "time")}) is added to “${name}”, and its name becomes another name of that. This cannot be undone in one step.`),
-      h("div", { class: "row" }, h("button", { type: "button", class: retired ? null : "danger", onclick: () => change({ kind: alone[0], from: label }, alone[1], alone[2]) }, alone[1]), h("span", { class: "hint" }, alone[2])),
+      h("div", { class: "row" }, h("button", { class: retired ? null : "danger", onclick: () => change({ kind: alone[0], from: label }, alone[1], alone[2]) }, alone[1]), h("span", { class: "hint" }, alone[2])),
     ));
   }
 
@@ -180,7 +172,7 @@ export function show(root, { model, about, text: wanted, signal, problem, attemp
           h("span", { class: "break" }, `${one.kind} ${spoken(model, one.from)}${one.to ? ` → ${[one.to].flat().map((name) => spoken(model, name)).join(", ")}` : ""}`),
           one.by ?? "–",
           h("span", { class: "break wide hint" }, REVERSE[one.kind] ? null : one.undo),
-          REVERSE[one.kind] && !lacking.admin ? h("button", { type: "button", class: "small last", "aria-label": `Undo ${one.kind} ${legible(one.from)}`, onclick: () => change(REVERSE[one.kind](one), "Undo", `${one.undo}.`) }, "Undo") : null,
+          REVERSE[one.kind] && !lacking.admin ? h("button", { class: "small last", "aria-label": `Undo ${one.kind} ${legible(one.from)}`, onclick: () => change(REVERSE[one.kind](one), "Undo", `${one.undo}.`) }, "Undo") : null,
         ]),
       ));
     });

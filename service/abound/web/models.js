@@ -25,8 +25,7 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
   const lacking = lacks("admin", "To change models") ?? (refused ? `${refused.message}.` : null);
   const parts = { list: h("div", { class: "stack" }), said: h("div", { role: "status" }), create: h("div", { class: "stack" }), configure: h("div", { class: "stack" }), snapshots: h("div", { class: "stack" }) };
   const saying = (text) => fill(parts.said, h("p", { class: "better" }, text));
-  fill(
-    root,
+  fill(root,
     card("All models", parts.list, parts.said),
     ...(lacking
       ? [h("p", { class: "note" }, lacking)]
@@ -41,8 +40,7 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
     const until = AbortSignal.any([signal, listing.signal]);
     try {
       const [{ models }, { snapshots }] = await Promise.all([get("models", { signal: until }), get(`${modelPath(model)}/snapshots`, { signal: until })]);
-      refill(parts.list, table(
-        "Models",
+      refill(parts.list, table("Models",
         ["model", "update", "#learned", "#classes", "#features", "#memory", "answers by", ...(lacking ? [] : [""])],
         models.map((one) => [
           h("a", { href: `#overview/${part(one.name)}`, class: "break" }, breakable(one.name)),
@@ -52,11 +50,9 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
           compact(one.features),
           bytes(one.memory),
           h("span", { class: "whole" }, one.version === "live" ? "live index" : one.version.slice(0, 8)),
-          ...(lacking ? [] : [h(
-            "div",
-            { class: "row end" },
-            h("button", { type: "button", class: "small", "aria-label": `Export ${one.name}`, onclick: () => save(one) }, "Export"),
-            h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.name}`, onclick: () => remove(one) }, "Delete"),
+          ...(lacking ? [] : [h("div", { class: "row end" },
+            h("button", { class: "small", "aria-label": `Export ${one.name}`, onclick: () => save(one) }, "Export"),
+            h("button", { class: "small quiet danger", "aria-label": `Delete ${one.name}`, onclick: () => remove(one) }, "Delete"),
           )]),
         ]),
       ));
@@ -67,22 +63,19 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
   }
 
   function drawSnapshots(snapshots) {
-    refill(
-      parts.snapshots,
+    refill(parts.snapshots,
       snapshots.length
-        ? table(
-            "Snapshots, newest first",
-            ["made", "offset", "digest", "#size", ...(lacking ? [] : [""])],
+        ? table("Snapshots, newest first", ["made", "offset", "digest", "#size", ...(lacking ? [] : [""])],
             snapshots.map((one) => [
               h("span", { class: "whole" }, when(one.created)),
               h("code", {}, one.offset),
               h("code", {}, one.digest.slice(0, 8)),
               bytes(one.bytes),
-              ...(lacking ? [] : [h("button", { type: "button", class: "small last", "aria-label": `Restore ${one.offset}`, onclick: () => restore(one) }, "Restore")]),
+              ...(lacking ? [] : [h("button", { class: "small last", "aria-label": `Restore ${one.offset}`, onclick: () => restore(one) }, "Restore")]),
             ]),
           )
         : empty("No snapshot yet.", "The worker makes one from time to time; a replica starts from the newest."),
-      lacking ? null : h("div", { class: "row" }, h("button", { type: "button", onclick: snapshot }, "Make a snapshot"), h("button", { type: "button", onclick: undo }, "Undo the last replacement")),
+      lacking ? null : h("div", { class: "row" }, h("button", { onclick: snapshot }, "Make a snapshot"), h("button", { onclick: undo }, "Undo the last replacement")),
     );
   }
 
@@ -116,16 +109,13 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
         await put(name?.value ?? model, config, name !== null);
       });
     };
-    fill(
-      place,
+    fill(place,
       h("p", { class: "note" }, name ? "Choose the update rule and how text is read now: they are fixed once the model has learned." : about.learned ? "Grey fields are fixed, since the model has learned. The job refit can change the update rule." : "The update rule and how text is read are fixed once the model has learned."),
-      h(
-        "form",
-        { class: "stack", onsubmit: submit },
+      h("form", { class: "stack", onsubmit: submit },
         name ? h("div", { class: "fields" }, field("Name", name, "Letters, digits, “_”, “.” and “-”."), rule.element) : null,
         first.element,
         h("details", {}, h("summary", {}, "More settings"), rest.element),
-        h("div", { class: "row" }, h("button", { class: "primary" }, verb)),
+        h("div", { class: "row" }, h("button", { type: "submit", class: "primary" }, verb)),
       ),
       said,
     );
@@ -148,8 +138,7 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
     const file = h("input", { type: "file", required: true, accept: ".abound" });
     const name = h("input", { type: "text", required: true, pattern: NAME, maxlength: "64", autocomplete: "off" });
     const progress = h("progress", { max: "1", value: "0", hidden: true, "aria-label": "Uploaded" });
-    return card("Import a model", h(
-      "form",
+    return card("Import a model", h("form",
       {
         class: "fields",
         async onsubmit(event) {
@@ -164,7 +153,7 @@ export function show(root, { model, about, signal, problem, attempt, refused, la
       },
       field("File", file, "A file that Export made, here or in another service."),
       field("Name", name, "A model that has learned nothing, or a new one."),
-      h("div", { class: "row all" }, h("button", { class: "primary" }, "Import")),
+      h("div", { class: "row all" }, h("button", { type: "submit", class: "primary" }, "Import")),
       h("div", { class: "all" }, progress),
     ));
   }

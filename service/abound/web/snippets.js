@@ -12,12 +12,12 @@ function literal(value) {
   return JSON.stringify(value);
 }
 
-/** A request that was sent, as curl and Python; without `min_offset`, which only this page needs. */
-export function snippets(path, { min_offset: _, ...body }) {
+/** A request that was sent, as curl and Python; without `min_offset`, which only this page needs. `what`: its name. */
+export function snippets(path, { min_offset: _, ...body }, what = "Request") {
   const address = new URL(path, document.baseURI).href;
   const curl = `curl ${address} ${key.get() ? '-H "Authorization: Bearer $ABOUND_KEY" ' : ""}--json '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
   const headers = key.get() ? ', headers={"Authorization": f"Bearer {os.environ[\'ABOUND_KEY\']}"}' : "";
   const python = `${key.get() ? "import os\n" : ""}import httpx\n\nbody = ${literal(body)}\nprint(httpx.post("${address}", json=body${headers}).json())`;
   return h("details", {}, h("summary", {}, "As curl / Python"), [["curl", curl], ["Python", python]].map(([name, code]) =>
-    h("div", { class: "snippet" }, h("div", { class: "row apart" }, h("h3", {}, name), h("button", { type: "button", class: "small quiet", "aria-label": `Copy for ${name}`, onclick: () => navigator.clipboard?.writeText(code) }, "Copy")), h("pre", { tabindex: "0", role: "region", "aria-label": `Request for ${name}` }, code))));
+    h("div", { class: "snippet" }, h("div", { class: "row apart" }, h("h3", {}, name), h("button", { class: "small quiet", "aria-label": `Copy ${what} for ${name}`, onclick: () => navigator.clipboard?.writeText(code) }, "Copy")), h("pre", { tabindex: "0", role: "region", "aria-label": `${what} for ${name}` }, code))));
 }

@@ -1,37 +1,52 @@
 // Teach an instance its labels: the form, what was learned, and undo.
 
-import { breakable, field, fill, h, newId, pastDoubleClick } from "./dom.js";
+import { breakable, field, fill, h, newId, single } from "./dom.js";
 import { modelPath, newKey, part, post } from "./api.js";
 import { labelChips } from "./chips.js";
 import { chance, count } from "./format.js";
 import { marksOf } from "./instance.js";
 import { record, undo } from "./journal.js";
 import { spoken, spokenAll } from "./names.js";
+import { snippets } from "./snippets.js";
 
 const LIKELY = 0.5;
+
+/** A checkbox with its label: `box`, and both as `element`. */
+function checkbox(words, isOn, onchange) {
+  const box = h("input", { type: "checkbox", id: newId("check"), checked: Boolean(isOn), onchange });
+  return { box, element: h("div", { class: "field check" }, box, h("label", { for: box.id }, words)) };
+}
 
 /**
  * The form: `element`, `bar` with the button, and what ranked labels are marked with. `read` returns the instance or null,
  * `ranked` the labels shown in `place`; `changed` is called when other labels are marked, `learned` and `undone` after that;
  * `kept` returns what else this tab keeps of the instance.
  */
-export function teaching({ model, about, signal, attempt }, { read, ranked, place, changed = () => {}, learned, undone, kept = () => ({}), marks = marksOf(model) }) {
+export function teaching({ model, about, signal, attempt }, { marks = marksOf(model), ...given }) {
+  const { read, ranked, place, changed = () => {}, learned, undone, kept = () => ({}) } = given;
   const chips = labelChips("Right labels", { model, signal, chosen: marks.chosen, changed: mark });
   const weight = h("select", {}, [0.1, 0.5, 1, 2, 5, 10].map((w) => h("option", { value: w, selected: w === 1 }, String(w))));
-  const none = h("input", { type: "checkbox", id: newId("none"), checked: Boolean(marks.none), onchange: () => { marks.none = none.checked; marks.rejected.clear(); chips.clear(); } });
+  const none = checkbox("None of the labels fits", marks.none, () => {
+    marks.none = none.box.checked;
+    marks.rejected.clear();
+    chips.clear();
+  });
+  const partial = checkbox("Only these are sure", marks.partial, () => { marks.partial = partial.box.checked; warn(); });
   const unmarked = h("div", { class: "row hint" });
   const effect = h("p", { class: "hint" });
   const said = h("div", { class: "stack", role: "status" });
-  const button = h("button", { class: "primary" }, "Learn");
-  const bar = h("div", { class: "learnbar" }, unmarked, h("div", { class: "row" }, button, h("span", { class: "hint keys" }, "or Ctrl+Enter")), said);
-  let isTeaching = false;
+  const button = h("button", { type: "submit", class: "primary" }, "Learn");
+  const keys = h("span", { class: "hint keys" }, "or Ctrl+Enter");
+  const bar = h("div", { class: "learnbar" }, unmarked, partial.element, h("div", { class: "row" }, button, keys), said);
+  const teach = single(learn, button);
   let unsure = null; // a request without an answer, and its idempotency key: a retry is learned once
-  const element = h("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(performance.now()); } }, chips.element, about.config.decide ? h("div", { class: "field check" }, none, h("label", { for: none.id }, "None of the labels fits")) : null, bar, effect, field("Weight", weight));
+  const fields = [chips.element, about.config.decide ? none.element : null, bar, effect, field("Weight", weight)];
+  const element = h("form", { class: "stack", onsubmit: teach }, fields);
 
   /** No label is both right and wrong. */
   function mark() {
     for (const label of marks.rejected) if (chips.has(label)) marks.rejected.delete(label);
-    if (marks.chosen.size + marks.rejected.size > 0) marks.none = none.checked = false;
+    if (marks.chosen.size + marks.rejected.size > 0) marks.none = none.box.checked = false;
     warn();
     paint();
     changed();
@@ -43,13 +58,19 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
     for (const one of place.querySelectorAll(".wrong")) one.setAttribute("aria-pressed", String(marks.rejected.has(one.dataset.label)));
   }
 
-  /** Say which likely labels would be taught as wrong. */
+  /** Say what labels that are not marked count as; name the likely ones that would be taught as wrong. */
   function warn() {
-    const likely = marks.chosen.size === 0 ? [] : ranked().filter((one) => (one.probability ?? one.score) >= LIKELY && !chips.has(one.label) && !marks.rejected.has(one.label));
-    fill(
-      unmarked,
-      marks.chosen.size === 0 ? null : h("span", {}, likely.length ? ["Not marked, so taught as wrong: ", h("strong", { class: "break" }, likely.map((one) => `${spoken(model, one.label)}${typeof one.probability === "number" ? ` (${chance(one.probability)})` : ""}`).join(", ")), "."] : "Labels that are not marked count as wrong."),
-      likely.length ? h("button", { type: "button", class: "small", onclick: () => likely.forEach((one) => chips.toggle(one.label)) }, "They are right, too") : null,
+    const isMarked = marks.chosen.size > 0;
+    const unsaid = ranked().filter(({ label }) => !chips.has(label) && !marks.rejected.has(label));
+    const likely = isMarked && !marks.partial ? unsaid.filter((one) => (one.probability ?? one.score) >= LIKELY) : [];
+    const named = ({ label, probability: p }) => `${spoken(model, label)}${typeof p === "number" ? ` (${chance(p)})` : ""}`;
+    const counts = marks.partial ? "The others count neither as right nor as wrong." : "Labels that are not marked count as wrong.";
+    const wrong = ["Not marked, so taught as wrong: ", h("strong", { class: "break" }, likely.map(named).join(", ")), "."];
+    const add = () => likely.forEach((one) => chips.toggle(one.label));
+    partial.element.hidden = !isMarked || (about.config.update !== "sls" && !marks.partial);
+    fill(unmarked,
+      isMarked && h("span", {}, likely.length ? wrong : counts),
+      likely.length > 0 && h("button", { class: "small", onclick: add }, "They are right, too"),
     );
   }
 
@@ -68,17 +89,9 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
     mark();
   }
 
-  /** Disable the button, but keep it reachable by keyboard. */
-  function hold(is) {
-    isTeaching = is;
-    button.setAttribute("aria-disabled", String(is));
-  }
-
-  /** Learn the present instance with the marked labels; `pressed`: when a button was clicked, which may be a double click. */
-  async function teach(pressed = 0) {
-    if (isTeaching) return;
-    hold(true);
-    await attempt(said, async () => {
+  /** Learn the present instance with the marked labels. */
+  function learn() {
+    return attempt(said, async () => {
       const given = read();
       const labels = given === null ? [] : await chips.take();
       if (labels === null) return;
@@ -90,6 +103,7 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
       const body = { ...given, labels, source: "page" };
       if (wrong.length) body.rejected = wrong;
       if (marks.none) body.none = true;
+      if (marks.partial && labels.length) body.partial = true;
       if (weight.value !== "1") body.weight = Number(weight.value);
       const what = JSON.stringify(body);
       if (unsure?.what !== what) unsure = { what, key: newKey() };
@@ -100,20 +114,20 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
       about.learned += 1;
       const words = [spokenAll(model, labels), ...wrong.map((one) => `not “${spoken(model, one)}”`), marks.none ? "that no label fits" : ""].filter(Boolean).join(", ");
       clear();
-      confirm(answer, labels, words);
+      confirm(answer, body, words);
       await learned(labels[0] ?? null);
     });
-    pastDoubleClick(pressed).then(() => hold(false));
   }
 
-  function confirm({ rank, applied, offset }, labels, words) {
+  function confirm({ rank, applied, offset }, body, words) {
+    const { labels } = body;
     const [best, was] = labels.length > 1 ? ["The best of them", "They were"] : ["It", "It was"];
     const before = labels.length === 0 ? "" : rank === null ? `${was} not among the answers before.` : `${best} was ranked ${rank === 1 ? "first" : `number ${count(rank)}`} before.`;
     const again = h("a", { href: `#events/${part(model)}` }, "Correct it under Events");
-    fill(
-      said,
+    fill(said,
       h("p", { class: "better" }, "Learned ", breakable(words), `. ${applied ? before : "It is in the log, and applied in a moment."}`),
-      h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => takeBack(offset, words) }, "Undo"), h("span", { class: "hint" }, again)),
+      h("div", { class: "row" }, h("button", { class: "small", onclick: () => takeBack(offset, words) }, "Undo"), h("span", { class: "hint" }, again)),
+      snippets(`${modelPath(model)}/learn`, body, "Learn request"),
     );
   }
 
@@ -130,7 +144,7 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
   function clear() {
     marks.rejected.clear();
     marks.corrects = marks.applied = null;
-    marks.none = none.checked = false;
+    marks.none = none.box.checked = marks.partial = partial.box.checked = false;
     weight.value = "1";
     chips.clear();
   }
@@ -152,7 +166,7 @@ export function teaching({ model, about, signal, attempt }, { read, ranked, plac
     forget() {
       marks.rejected.clear();
       marks.corrects = null;
-      marks.none = none.checked = false;
+      marks.none = none.box.checked = marks.partial = partial.box.checked = false;
       warn();
     },
     tell: (text) => { effect.textContent = text; },

@@ -1,21 +1,26 @@
-// Versions: the active one, challengers and their scores, activate and roll back.
+// Versions and jobs in one view: the active version, challengers and their scores, activate and roll back, and jobs.
 
 import { announce, card, confirmed, empty, fill, h, pastDoubleClick, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
 import { isEnough } from "./charts.js";
 import { bytes, count, percent, points, score, when } from "./format.js";
+import { jobs, newJob } from "./jobs.js";
 
 const REFRESH_MS = 5000;
 const SELDOM_MS = 60_000;
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 
+export function show(root, context) {
+  const shown = versions(context);
+  const listed = jobs({ ...context, ended: () => shown.again() });
+  fill(root, shown.element, newJob({ ...context, started: () => listed.again() }), listed.element);
+}
+
 /** The versions of the view: `element`, and `again()`, which reloads them. */
-export function versions({ model, signal, problem, attempt, refused, lacks, every }) {
+function versions({ model, signal, attempt, refused, lacks, every }) {
   const chosen = new Set();
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), challengers: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
-  const element = h(
-    "div",
-    { class: "view" },
+  const element = h("div", { class: "view" },
     card("Serving now", parts.now, parts.said),
     card("Versions", parts.list),
     card("Challengers", parts.challengers),
@@ -27,20 +32,17 @@ export function versions({ model, signal, problem, attempt, refused, lacks, ever
 
   every(REFRESH_MS, again);
 
-  async function again() {
-    try {
-      const path = modelPath(model);
+  function again() {
+    return attempt(parts.now, async () => {
+      const [path, former] = [modelPath(model), last];
+      last = ""; // after an error, all is drawn again
       const [about, contest, found] = await Promise.all([get(path, { signal }), get(`${path}/challengers`, { signal }), listed()]);
-      const seen = JSON.stringify([about.serving, contest, found]);
-      if (seen === last) return;
-      last = seen;
+      last = JSON.stringify([about.serving, contest, found]);
+      if (last === former) return;
       drawNow(about, found);
       drawList(about, contest, found);
       drawChallengers(contest, found);
-    } catch (error) {
-      last = "";
-      if (!signal.aborted) refill(parts.now, problem(error));
-    }
+    });
   }
 
   /** Return the cards of the versions; null if the service has no versions, which is checked again once a minute. */
@@ -58,17 +60,12 @@ export function versions({ model, signal, problem, attempt, refused, lacks, ever
   function drawNow(about, found) {
     const card = (found || []).find((one) => one.id === about.version);
     const { former } = about.serving;
-    refill(
-      parts.now,
-      h(
-        "div",
-        { class: "row apart" },
+    refill(parts.now,
+      h("div", { class: "row apart" },
         h("p", {}, h("strong", {}, nameOf(about.version, found)), card ? ` from ${when(card.created)}` : about.version === "live" ? ": it learns with every event" : ""),
-        lacking ? null : h(
-          "div",
-          { class: "row" },
-          former !== about.version ? h("button", { type: "button", onclick: () => activate(former, found, goesBack(former, about.version, found) ? "Roll back" : "Serve again") }, `${goesBack(former, about.version, found) ? "Roll back to" : "Serve again:"} ${nameOf(former, found)}`) : null,
-          about.version === "live" || former === "live" ? null : h("button", { type: "button", onclick: () => activate("live", found, "Serve the index") }, "Serve the live index"),
+        lacking ? null : h("div", { class: "row" },
+          former !== about.version ? h("button", { onclick: () => activate(former, found, goesBack(former, about.version, found) ? "Roll back" : "Serve again") }, `${goesBack(former, about.version, found) ? "Roll back to" : "Serve again:"} ${nameOf(former, found)}`) : null,
+          about.version === "live" || former === "live" ? null : h("button", { onclick: () => activate("live", found, "Serve the index") }, "Serve the live index"),
         ),
       ),
       about.version === "live" ? null : h("p", { class: "hint" }, `It answers alone, and does not change. Learning goes on in the live index.`),
@@ -87,10 +84,8 @@ export function versions({ model, signal, problem, attempt, refused, lacks, ever
     }
     for (const id of chosen) if (!found.some((one) => one.id === id)) chosen.delete(id);
     const entered = new Set(contest.challengers.map((one) => one.version));
-    refill(
-      parts.list,
-      table(
-        "Versions, newest first",
+    refill(parts.list,
+      table("Versions, newest first",
         ["", "version", "#R@1", "#R@5", "#instances", "#classes", "#size", "made", ...(lacking ? [] : [""])],
         [...baselineRow(found, about), ...found.map((one) => [
           h("input", { type: "checkbox", "aria-label": `Compare ${one.method} ${one.id.slice(0, 8)}`, checked: chosen.has(one.id), onchange: (event) => choose(one.id, event.target.checked) }),
@@ -101,14 +96,12 @@ export function versions({ model, signal, problem, attempt, refused, lacks, ever
           count(one.sizes?.classes),
           bytes(one.bytes),
           h("span", { class: "whole" }, when(one.created)),
-          ...(lacking ? [] : [h(
-            "div",
-            { class: "row end" },
+          ...(lacking ? [] : [h("div", { class: "row end" },
             one.id === about.version ? null : entered.has(one.id)
-              ? h("button", { type: "button", class: "small quiet", "aria-label": `Withdraw the challenger ${one.method} ${one.id.slice(0, 8)}`, onclick: () => challenge(one, false) }, "Withdraw")
-              : h("button", { type: "button", class: "small quiet", "aria-label": `Challenge with ${one.method} ${one.id.slice(0, 8)}`, onclick: () => challenge(one, true) }, "Challenge"),
-            one.id === about.version ? null : h("button", { type: "button", class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
-            one.needed ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.method} ${one.id.slice(0, 8)}`, onclick: () => remove(one, found) }, "Delete"),
+              ? h("button", { class: "small quiet", "aria-label": `Withdraw the challenger ${one.method} ${one.id.slice(0, 8)}`, onclick: () => challenge(one, false) }, "Withdraw")
+              : h("button", { class: "small quiet", "aria-label": `Challenge with ${one.method} ${one.id.slice(0, 8)}`, onclick: () => challenge(one, true) }, "Challenge"),
+            one.id === about.version ? null : h("button", { class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
+            one.needed ? null : h("button", { class: "small quiet danger", "aria-label": `Delete ${one.method} ${one.id.slice(0, 8)}`, onclick: () => remove(one, found) }, "Delete"),
           )]),
         ])],
       ),
@@ -175,11 +168,9 @@ export function versions({ model, signal, problem, attempt, refused, lacks, ever
     }
     const { gate } = contest;
     const names = all.map((one) => nameOf(one.version, found));
-    refill(
-      parts.challengers,
+    refill(parts.challengers,
       notes,
-      table(
-        "Challengers against what is served",
+      table("Challengers against what is served",
         ["version", "it is", "#events", "#R@1", "#MRR", "#better by (MRR)", "#at least", "#at most", "#evidence"],
         all.map((one, at) => [
           names[at],

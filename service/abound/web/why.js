@@ -42,8 +42,7 @@ export function explain(element, model, one, text) {
   }
   const rest = because.slice(MOST_BARS);
   const sum = rest.reduce((total, item) => total + item.contribution, 0);
-  fill(
-    element,
+  fill(element,
     h("p", {}, "For ", h("strong", { class: "break clamped", title: spoken(model, one.label) }, breakable(spoken(model, one.label))), `: the parts sum to its score, ${score(one.score)}.`),
     typeof text === "string" ? marked(text, because) : null,
     weightBars(because.slice(0, MOST_BARS).map((item) => [item.feature, item.contribution])),
