@@ -27,7 +27,7 @@ LONGEST_ID = 80
 
 FOLDERS = ("scenarios", "page", "documents", "processes", "examples", "image", "contracts")
 FILES = (
-    "api/test_challengers.py", "cli/test_cli.py", "cli/test_learn.py", "cli/test_mcp.py", "jobs/test_runner.py",
+    "cli/test_cli.py", "cli/test_learn.py", "cli/test_mcp.py", "jobs/test_runner.py",
     "store/test_append_only_file.py", "test_wheel.py", "test_worker.py",
 )  # fmt: skip
 PROCESSES = tuple(f"tests/{name}/" for name in FOLDERS) + tuple(f"tests/{name}" for name in FILES)
