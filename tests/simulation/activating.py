@@ -1,7 +1,5 @@
 """Activations in a history: again and again another version of a model is to answer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from functools import cache

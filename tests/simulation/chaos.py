@@ -1,7 +1,5 @@
 """What goes wrong in a history, and when."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Sequence
@@ -59,7 +57,6 @@ class Chaos:
             action()
 
     def heal(self) -> None:
-        """Nothing goes wrong from here on, and what went wrong is put right."""
         self._is_over = True
         network = self._network
         network.rates.clear()

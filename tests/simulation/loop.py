@@ -58,21 +58,17 @@ class Process:
         self.queued = False
 
     def run(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
-        """Start a task in this process."""
         return self._loop.create_task(coroutine, name=name, context=self.context.copy())
 
     def call(self, callback: Callable[..., None], *args: Any, after: float = 0.0) -> Callback:
-        """Call something in this process, now or later."""
         if after:
             return self._loop.call_later(after, callback, *args, context=self.context)
         return self._loop.call_soon(callback, *args, context=self.context)
 
     def pause(self) -> None:
-        """Nothing of this process runs until ``resume``."""
         self.paused = True
 
     def resume(self) -> None:
-        """Go on with what waits."""
         self.paused = False
         if self.ready and self.alive:
             self._loop.enqueue(self)
@@ -86,13 +82,10 @@ class Process:
 
 
 def here() -> Process:
-    """The process that is running."""
     return _process.get()
 
 
 class Callback:
-    """A callback that waits for its turn."""
-
     __slots__ = ("args", "call", "context", "dropped", "process")
 
     def __init__(self, call: Any, args: Any, context: contextvars.Context) -> None:
@@ -103,12 +96,10 @@ class Callback:
         self.dropped = False
 
     def cancel(self) -> None:
-        """Do not call it any more."""
         self.dropped = True
         self.call = self.args = None
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
         return self.dropped
 
 
@@ -137,7 +128,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.world = self.process("world")
 
     def process(self, name: str) -> Process:
-        """A new process."""
         process = Process(self, name, 100 + len(self.processes))
         self.processes.append(process)
         return process
@@ -145,13 +135,11 @@ class SimLoop(asyncio.AbstractEventLoop):
     # running
 
     def enqueue(self, process: Process) -> None:
-        """A process has something to do."""
         if not process.queued:
             process.queued = True
             self._runnable.append(process)
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in the process ``world`` to its end, then end everything else."""
         asyncio.set_event_loop(self)
         asyncio._set_running_loop(self)
         hooks = sys.get_asyncgen_hooks()

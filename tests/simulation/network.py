@@ -42,7 +42,6 @@ class Wire(asyncio.Transport):
     # what the client does
 
     def write(self, data: Any) -> None:
-        """Send bytes to the store."""
         if self._is_closing or self._is_broken:
             return
         network = self._network
@@ -59,7 +58,6 @@ class Wire(asyncio.Transport):
             self.session.received(data)
 
     def close(self) -> None:
-        """End it; what was written arrives first."""
         if not self._is_closing:
             self._is_closing = True
             self._up_at = max(self._up_at, self._network.arrival(self.client))
@@ -70,15 +68,12 @@ class Wire(asyncio.Transport):
     abort = close
 
     def is_closing(self) -> bool:
-        """Whether it was closed."""
         return self._is_closing or self._is_told or self.closed
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Nothing is known of it."""
         return default
 
     def get_write_buffer_size(self) -> int:
-        """What is written is gone."""
         return 0
 
     def pause_reading(self) -> None:
@@ -88,11 +83,9 @@ class Wire(asyncio.Transport):
         """See ``pause_reading``."""
 
     def set_protocol(self, protocol: Any) -> None:
-        """Hand it over."""
         self._protocol = protocol
 
     def get_protocol(self) -> Any:
-        """Whose it is."""
         return self._protocol
 
     @property
@@ -103,7 +96,6 @@ class Wire(asyncio.Transport):
     # what the store does
 
     def answer(self, data: bytes) -> None:
-        """Send bytes to the client."""
         network = self._network
         if self._is_broken:
             return
@@ -186,7 +178,6 @@ class Network:
         self.store: Store | None = None
         self.trace: list[str] | None = None
         self.checksum = 0
-        self.struck: dict[str, int] = {}
         self._wires: dict[Wire, None] = {}
         self._every: list[Wire] = []
         self._n_wires = 0
@@ -194,7 +185,6 @@ class Network:
         loop.network = self
 
     def note(self, what: str, who: str, words: Any = "") -> None:
-        """Put an event into the trace."""
         said = b" ".join(words) if type(words) is list else words.encode()
         now = self.loop.time()
         self.checksum = zlib.crc32(said, self.checksum ^ (hash((now, len(what), len(who))) & 0xFFFF_FFFF))
@@ -203,31 +193,23 @@ class Network:
             self.trace.append(line[:SHOWN].decode("ascii", "backslashreplace"))
 
     def strikes(self, fault: str) -> bool:
-        """Whether a fault strikes now."""
         rate = self.rates.get(fault)
-        if not rate or self.rng.random() >= rate:
-            return False
-        self.struck[fault] = self.struck.get(fault, 0) + 1
-        return True
+        return rate is not None and self.rng.random() < rate
 
     def latency(self) -> float:
-        """Seconds from one end to the other: short as a rule, sometimes long."""
         uniform = self.rng.random()
         return self.base * (0.5 + uniform) if uniform < 0.95 else self.base * 100 * uniform
 
     def fsync_time(self) -> float:
-        """Seconds that the disk takes."""
         uniform = self.rng.random()
         return self.fsync * (0.5 + uniform) if uniform < 0.98 else min(self.fsync * 200, 1.0)
 
     def arrival(self, client: Process) -> float:
-        """When a message would arrive that is sent now."""
         now = self.loop.time()
         slow = self.slow.get(client, 0.0)
         return (slow if slow > now else now) + self.latency()
 
     async def connect(self, factory: Any) -> tuple[Wire, Any]:
-        """Connect the process that asks to the store."""
         client = here()
         at = self.arrival(client)
         await asyncio.sleep(at - self.loop.time())
@@ -244,7 +226,6 @@ class Network:
         return wire, protocol
 
     def forget(self, wire: Wire) -> None:
-        """A connection has ended."""
         self._wires.pop(wire, None)
         if wire.client_died in wire.client.at_end:
             wire.client.at_end.remove(wire.client_died)
@@ -255,7 +236,6 @@ class Network:
         return max((wire.quiet_at for wire in self._every), default=0.0)
 
     def wires_of(self, client: Process | None = None) -> list[Wire]:
-        """The connections there are, of one process or all."""
         return [wire for wire in self._wires if client is None or wire.client is client]
 
     def store_died(self, store: Store | None, silent: bool) -> None:
@@ -270,7 +250,6 @@ class Network:
             wire.closed = True
 
     def close(self) -> None:
-        """Let nothing more pass."""
         self._is_closed = True
         self.rates.clear()
         self.store_died(None, silent=False)

@@ -3,8 +3,6 @@
 What each one is to do is kept as a ``Plan``, by which ``truth`` tells what the model must be afterwards.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import dataclass

@@ -31,9 +31,8 @@ TRUE_WAITAOF = (8, 0)
 READ_ONLY = Refused("READONLY You can't write against a read only replica.")
 UNBLOCKED = Refused("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)")
 READS = frozenset(
-    b"CLIENT CONFIG DBSIZE DISCARD EXEC EXISTS GET HEXISTS HGET HGETALL HKEYS HLEN HMGET INFO KEYS LLEN LRANGE MEMORY "
-    b"MGET MULTI PING PTTL ROLE SCAN SCRIPT SELECT SISMEMBER SMEMBERS STRLEN TIME TTL XINFO XLEN XRANGE XREAD "
-    b"XREVRANGE".split()
+    b"CLIENT CONFIG DISCARD EXEC EXISTS GET HGET HGETALL HKEYS HMGET INFO LRANGE MEMORY MGET MULTI PING PTTL ROLE SCAN "
+    b"SELECT STRLEN TIME TTL XINFO XLEN XRANGE XREAD XREVRANGE".split()
 )
 """What a server answers that copies another one."""
 AWAKE_WHILE_LOADING = (b"PING", b"CLIENT")
@@ -64,8 +63,6 @@ class Loss(NamedTuple):
 
 
 class Session:
-    """What the store knows of a connection."""
-
     def __init__(self, store: Store, wire: Wire) -> None:
         self.wire = wire
         self.reader = hiredis.Reader()
@@ -78,7 +75,6 @@ class Session:
         self._store = store
 
     def received(self, data: bytes) -> None:
-        """Bytes have come."""
         self.reader.feed(data)
         words = self.reader.gets()
         while words is not False:
@@ -87,7 +83,6 @@ class Session:
         self._store.wake()
 
     def closed(self) -> None:
-        """The connection has ended."""
         self.gone = True
         if self.blocked is not None:
             self._store.forget(self.blocked)
@@ -157,12 +152,10 @@ class Store:
     # life and death
 
     def session(self, wire: Wire) -> Session:
-        """Somebody has connected."""
         return Session(self, wire)
 
     @property
     def is_up(self) -> bool:
-        """Whether it takes connections."""
         return self._is_up
 
     def die(self, power: bool) -> None:
@@ -174,7 +167,6 @@ class Store:
         self._lose(kept, "power" if power else "crash")
 
     def start(self) -> None:
-        """Start again with what was kept."""
         self.process = self._loop.process("store")
         self._begin(self._rng.choice((0.0, 0.05, 0.5)))
 
@@ -246,9 +238,7 @@ class Store:
         self._network.note("lost", reason, str(len(self.history)))
 
     def _begin(self, loading: float) -> None:
-        scripts = self.space.scripts
         self.space = Keyspace()
-        scripts.known.clear()
         for effects in self.history:
             self.space.replay(effects)
         self.written = len(self.history)
@@ -270,7 +260,6 @@ class Store:
     # commands
 
     def take(self, session: Session, words: Words) -> None:
-        """A command has arrived."""
         self._inbox.append((session, words))
 
     def wake(self) -> None:
@@ -348,7 +337,7 @@ class Store:
 
     def _execute(self, words: Words) -> Any:
         name = words[0].upper()
-        if name in (b"CLIENT", b"SELECT", b"AUTH", b"WATCH", b"UNWATCH"):
+        if name in (b"CLIENT", b"SELECT"):
             return OK
         if self.is_copy and name not in READS:
             return READ_ONLY
@@ -467,7 +456,6 @@ class Store:
         self._flush_soon()
 
     def forget(self, blocked: Blocked) -> None:
-        """Whoever waited has gone."""
         if blocked in self._blocked:
             self._blocked.remove(blocked)
         if blocked.timer is not None:

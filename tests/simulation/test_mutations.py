@@ -1,7 +1,5 @@
 """The simulation sees mistakes: each one is made on purpose, and some history must tell."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable, Iterator, Sequence

@@ -136,7 +136,6 @@ class Truth:
 
     @cached_property
     def live(self) -> LiveModel:
-        """The model as the log makes it."""
         return LiveModel(self.config, (1, 2))
 
     @property
@@ -149,7 +148,6 @@ class Truth:
 
     @property
     def origin(self) -> str:
-        """The first incarnation of the model."""
         *_, first = self.all
         return "" if first.keys is None else first.keys.incarnation
 
@@ -180,11 +178,9 @@ class Truth:
                 self.switches.append((step.at, event.version))
 
     def active_at(self, offset: Offset) -> str:
-        """Which version is active at an offset."""
         return next((version for at, version in reversed(self.switches) if at[:2] <= offset[:2]), LIVE)
 
     def was_learned(self, event: int) -> bool:
-        """Whether an event was ever learned, forgotten since or not."""
         return any(event in truth.facts for truth in self.all)
 
     def facts_at(self, event: int, offset: Offset) -> list[Fact]:
