@@ -14,20 +14,19 @@ from typer.testing import CliRunner
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.cli.main import app
 from abound.history import high_water
-from abound.history.archive import ArchiveContext, restart_history
+from abound.history.archive import restart_history
 from abound.history.high_water import HighWaterRecorder
 from abound.log.catalog import CATALOG_KEY, Catalog, read_catalog
-from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
+from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted
 from abound.processes.embedded_store import EmbeddedStore
 from abound.settings import Settings
 from abound.state.snapshots import delete_incarnation
 from abound.store.client import Store
-from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted
 from abound_core.types import Offset
 from tests.support.lab import Archived
 from tests.support.replicas import teach, until
-from tests.support.streams import append, create
+from tests.support.streams import append, create, fields_of
 from tests.support.valkey import PATIENT, Server
 
 
@@ -68,8 +67,8 @@ class Place:
 
     async def delete(self, name: str) -> None:
         living = (await read_catalog(self.store)).get(name)
-        payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelDeleted(name, living.keys.incarnation)))
-        await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+        deleted = CatalogEntry(APPLY_VERSION, ModelDeleted(name, living.keys.incarnation))
+        await self.store.client.xadd(CATALOG_KEY, fields_of(deleted))
         await delete_incarnation(self.store, living.keys)
 
     @property
@@ -127,10 +126,6 @@ def cut(data: Path, part: float) -> None:
     os.truncate(log, int(log.stat().st_size * part))
 
 
-def lose_all(data: Path) -> None:
-    shutil.rmtree(data / "appendonlydir")
-
-
 EMPTY = (
     r"it is new, and the artifact store has the folder \w+ of another store; the catalogue .*"
     r"the model default ends at 0-0 \(0 entries\) and had reached .* \(20 entries\)"
@@ -150,7 +145,7 @@ EMPTY = (
             r"the log of the model news ends at 0-0 \(0 entries\) and had reached .* \(10 entries\)",
         ),
         (lambda data: cut(data, 0), EMPTY),
-        (lose_all, EMPTY),
+        (lambda data: shutil.rmtree(data / "appendonlydir"), EMPTY),
     ],
     ids=["cut", "half", "emptied", "removed"],
 )
@@ -262,8 +257,8 @@ async def test_history_and_a_new_start_of_it_lower_no_mark(model: Archived, serv
     await place.check()
     await model.grow(10, 5)
     await place.record(recorder)
-    async with acquire(model.store, model.living.keys) as lease:
-        await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    async with model.archiving() as to:
+        await restart_history(to)
     await place.check()
     await place.store.close()
 

@@ -17,7 +17,7 @@ from abound.jobs.dispatcher import JobDispatcher
 from abound.jobs.record import Job, new_id
 from abound.jobs.repository import JobParams, JobRepository
 from abound.log.catalog import CATALOG_KEY
-from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
+from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted
 from abound.settings import Settings
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
@@ -26,7 +26,7 @@ from abound.versions.card import CARD
 from abound_core.errors import Conflict, StoreUnavailable, UnknownJob, UnknownModel
 from abound_core.types import Offset
 from tests.support.replicas import until
-from tests.support.streams import create
+from tests.support.streams import create, fields_of
 from tests.support.valkey import Server
 
 
@@ -88,8 +88,8 @@ async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: JobRepository
     kept, gone = [await claimed(jobs, origin=living.origin) for _ in range(2)]
     contexts = [JobContext(Settings(), jobs.store, None, living, jobs, job) for job in (kept, gone)]
     await contexts[0].commit("here")
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelDeleted("default", living.keys.incarnation)))
-    await jobs.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+    deleted = CatalogEntry(APPLY_VERSION, ModelDeleted("default", living.keys.incarnation))
+    await jobs.store.client.xadd(CATALOG_KEY, fields_of(deleted))
     with pytest.raises(UnknownModel, match="default was deleted"):
         await contexts[1].commit("here")
     assert [(await jobs.get(job.id)).committed for job in (kept, gone)] == [True, False]
@@ -245,15 +245,8 @@ class Stable:
         self._stopped.set()
 
 
-async def submitted(jobs: JobRepository) -> Job:
-    return await jobs.submit(Job(id=new_id(), state="queued", model="m", origin="1-0", method="steps", kind="replace"))
-
-
-async def running(jobs: JobRepository, holder: str = "dead:1") -> Job:
-    await submitted(jobs)
-    job = await jobs.claim("replace", holder)
-    assert job is not None
-    return job
+async def running(jobs: JobRepository) -> Job:
+    return await claimed(jobs, "dead:1", model="m")
 
 
 async def claimed_again(jobs: JobRepository, job: Job) -> Job:
@@ -264,11 +257,12 @@ async def claimed_again(jobs: JobRepository, job: Job) -> Job:
     return again
 
 
-async def reached(jobs: JobRepository, job: Job, state: str, seconds: float = 60.0) -> Job:
-    async with asyncio.timeout(seconds):
-        while (found := await jobs.get(job.id)).state != state:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return found
+async def reached(jobs: JobRepository, job: Job, state: str) -> Job:
+    async def is_reached() -> Job | None:
+        found = await jobs.get(job.id)
+        return found if found.state == state else None
+
+    return await until(is_reached)
 
 
 async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(settings, store):

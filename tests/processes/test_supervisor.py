@@ -242,9 +242,6 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
     Reporter(None)("nobody is there", 1.0)
 
 
-# what the children are told
-
-
 # free memory in a control group
 
 

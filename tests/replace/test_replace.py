@@ -5,6 +5,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from abound.history.replay import replay
 from abound.history.verify import verify
 from abound.jobs.replace import RestoreParams, refit, restore
 from abound.jobs.training_data import matrices_of_history
@@ -27,8 +28,6 @@ from tests.support.streams import drafts
 
 async def same_again(replacement: Replacement) -> Past:
     """A replacement by the same: the model as it is."""
-    from abound.history.replay import replay
-
     place = replacement.context
     model = await replay(place.store, replacement.living, replacement.after, artifacts=place.artifacts)
     return Past(model=model, source=replacement.living, tail_after=replacement.after)

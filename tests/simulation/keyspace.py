@@ -49,17 +49,7 @@ class Stream:
 
 
 class Keyspace:
-    """The data.
-
-    Attributes
-    ----------
-    now_ms : int
-        What the clock says.
-    effects : list of Words
-        What changed since this was emptied last.
-    touched : set of bytes
-        Streams that have grown since this was emptied last.
-    """
+    """The data, what the clock says, and since they were emptied last: what changed, and streams that have grown."""
 
     def __init__(self) -> None:
         self.data: dict[bytes, Any] = {}

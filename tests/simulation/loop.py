@@ -32,24 +32,15 @@ class Endless(Exception):
 
 
 class Process:
-    """What a crash takes with it: callbacks that run one at a time and in order.
-
-    Attributes
-    ----------
-    alive, paused : bool
-    steps : int
-        Callbacks that have run.
-    fuse : int or None
-        The process is killed after this many steps.
-    """
+    """What a crash takes with it: callbacks that run one at a time and in order."""
 
     def __init__(self, loop: SimLoop, name: str, pid: int) -> None:
         self.name = name
         self.pid = pid
         self.alive = True
         self.paused = False
-        self.steps = 0
-        self.fuse: int | None = None
+        self.steps = 0  # callbacks that have run
+        self.fuse: int | None = None  # it is killed after this many steps
         self.at_end: list[Callable[[], None]] = []
         self.context = contextvars.Context()
         self.context.run(_process.set, self)
@@ -104,17 +95,11 @@ class Callback:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The loop. ``network`` is asked for connections.
-
-    Attributes
-    ----------
-    errors : list of str
-        What went wrong and nobody has looked at: exceptions in callbacks and in tasks.
-    """
+    """The loop. ``network`` is asked for connections."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"schedule {seed}")
-        self.errors: list[str] = []
+        self.errors: list[str] = []  # exceptions in callbacks and tasks that nobody has looked at
         self.network: Any = None
         self.processes: list[Process] = []
         self.n_callbacks = 0
@@ -286,9 +271,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         return future
 
     async def create_connection(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self.network.connect(protocol_factory)
-
-    async def create_unix_connection(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
         return await self.network.connect(protocol_factory)
 
     def get_debug(self) -> bool:

@@ -155,24 +155,14 @@ class Wire(asyncio.Transport):
 
 
 class Network:
-    """All connections, and what happens to them.
-
-    Attributes
-    ----------
-    rates : dict
-        How often each fault strikes, a message.
-    slow : dict of Process to time
-        Until when nothing passes between it and the store.
-    served : dict of time by incarnation
-        From when on a store said that this incarnation of a model is served.
-    """
+    """All connections, and what happens to them."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop
         self.rng = random.Random(f"network {seed}")
-        self.rates: dict[str, float] = {}
-        self.slow: dict[Process, float] = {}
-        self.served: dict[str, float] = {}
+        self.rates: dict[str, float] = {}  # how often each fault strikes, a message
+        self.slow: dict[Process, float] = {}  # until when nothing passes between it and the store
+        self.served: dict[str, float] = {}  # from when on a store said that an incarnation of a model is served
         self.base = 0.0002
         self.fsync = 0.0005
         self.store: Store | None = None

@@ -49,12 +49,8 @@ class Copy:
 class Loss(NamedTuple):
     """Effects of one command that a crash took back.
 
-    Attributes
-    ----------
-    effects : list of Words
-    reason : ``crash`` of the process, ``power`` of the machine, ``failover``, or ``copy's power``
-        The last: it was promoted, and had in its memory only what it had received as a copy.
-    policy : ``always`` | ``everysec``
+    The reason is ``crash`` of the process, ``power`` of the machine, ``failover``, or ``copy's power``: it was
+    promoted, and had in its memory only what it had received as a copy.
     """
 
     effects: list[Words]
@@ -101,15 +97,8 @@ class Blocked:
 class Store:
     """The store.
 
-    Attributes
-    ----------
-    policy : ``always`` | ``everysec``
-    version : (major, minor)
-    history : list of lists of Words
-        The effects of every command that had some, since the beginning of time, as far as they were not lost.
-    written, on_disk : int
-        How much of the history would outlive a crash of the process, of the machine.
-    lost : list of Loss
+    Its history has the effects of every command that had some, since the beginning of time, as far as they were not
+    lost; so much of it as is ``written`` would outlive a crash of the process, as is ``on_disk`` one of the machine.
     """
 
     def __init__(
@@ -182,15 +171,8 @@ class Store:
         """
         self._is_up = False
         promoted = max(self.copies, key=lambda copy: copy.received)
-        new = Store(
-            self._loop,
-            self._network,
-            policy,
-            self.version,
-            len(self.copies),
-            self.history[: promoted.received],
-            self.lost,
-        )
+        history = self.history[: promoted.received]
+        new = Store(self._loop, self._network, policy, self.version, len(self.copies), history, self.lost)
         new.on_disk = promoted.on_disk
         new._inherited = promoted.received
         new.skew = skew

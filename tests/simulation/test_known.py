@@ -10,14 +10,14 @@ What was wrong in the service, and is not seen in a hundred histories when it is
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from abound.log import stream
 from abound_core.types import Offset
 from tests.simulation.history import run
 from tests.simulation.server import Store
+from tests.simulation.test_mutations import do_not_check_on_return
 
 Patch = pytest.MonkeyPatch
 
@@ -40,15 +40,6 @@ def take_a_copy_for_its_primary(patch: Patch) -> None:
 def apply_again_what_a_switch_has_read(patch: Patch) -> None:
     """What a reply has of a log is applied, though a switch has read that log to its end meanwhile."""
     patch.setattr("abound.replica.follower.Offset", SimpleNamespace(of_entry=lambda name: Offset(2**64, 0, 0)))
-
-
-def go_on_without_looking(patch: Patch) -> None:
-    """Whoever reads on does not look whether the entry applied last is still there."""
-
-    async def wrong(*args: Any) -> bool:
-        return True
-
-    patch.setattr(stream, "holds_over", wrong)
 
 
 class Known(NamedTuple):
@@ -90,7 +81,7 @@ KNOWN = [
         "a replica was stopped for longer than a tail was there",
         ("_pause", "_fail_over", "_fuse"),
         0,
-        go_on_without_looking,
+        do_not_check_on_return,
     ),
 ]
 

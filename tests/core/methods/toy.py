@@ -1,9 +1,11 @@
 """A small data set that every method can learn, and the same seen in other ways."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy import sparse
 
-from abound_core.instances.record import pack_vector
+from abound_core.instances.record import pack_vector, record_ends
 from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.methods.training.matrices import Matrices
 
@@ -41,6 +43,13 @@ def made(n: int, seed: int, order: np.ndarray | None = None) -> Matrices:
         values = np.array(list(words.values()), np.float32)
         vector = pack_vector([name.encode() for name in words], values / np.linalg.norm(values))
         gathering.add(vector, labels)
+    return gathering.matrices()
+
+
+def from_log(records: Sequence[bytes], **options: int) -> Matrices:
+    gathering, payload = MatrixBuilder(SECRET, **options), b"".join(records)
+    for start in record_ends(payload, len(records)).tolist()[:-1]:
+        gathering.add_record(payload, start)
     return gathering.matrices()
 
 

@@ -12,7 +12,7 @@ from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
 from abound_core.methods import fitted, registry
 from abound_core.methods.training import idf
-from abound_core.methods.training.gather import MatrixBuilder, gather, to_dataset
+from abound_core.methods.training.gather import gather, to_dataset
 from abound_core.methods.training.matrices import (
     VALUES_AT_ONCE,
     Hierarchy,
@@ -22,7 +22,7 @@ from abound_core.methods.training.matrices import (
     vector_rows,
 )
 from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import SECRET, made
+from tests.core.methods.toy import SECRET, from_log, made
 
 ROWS = [
     DatasetInstance(text="wheat and wheat", labels=("grain", "10"), line=1),
@@ -71,12 +71,7 @@ def test_other_instances_in_the_same_columns():
 def test_from_the_records_of_a_log():
     rows = [row for row in ROWS if row.labels]
     records = [vectorizer().vectorize(row.features, row.text) + pack_labels(row.labels, DATASET_LIMITS) for row in rows]
-    gathering, at = MatrixBuilder(SECRET), 0
-    for record in records:
-        gathering.add_record(b"".join(records), at)
-        at += len(record)
-    assert len(gathering) == 2
-    data, same = read(rows), gathering.matrices()
+    data, same = read(rows), from_log(records)
     assert (data.keys, data.labels) == (same.keys, same.labels)
     np.testing.assert_array_equal(data.X.toarray(), same.X.toarray())
     np.testing.assert_array_equal(data.Y.toarray(), same.Y.toarray())
