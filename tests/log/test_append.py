@@ -197,15 +197,10 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
     one = draft('{"a": 1}', "x")
     assert (await learn(replica, one)).applied
 
-    async def warned(expected: bool) -> None:
-        async with asyncio.timeout(60):
-            while (durability := replica.status().durability) is None or expected != bool(durability.warning):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-
-    await warned(False)
+    await until(lambda: not warning(replica))
     with server.client() as client:
         client.config_set(name, wrong)
-        await warned(True)
+        await until(lambda: warning(replica))
         for refused in (
             learn(replica, one),
             replica.configure("default", {"d_max": 3}),
@@ -220,7 +215,7 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
         live = replica.model("default").live
         assert len(live.rank(one.records[: -len(pack_labels(["x"], Limits()))], 5).class_ids) == 1
         client.config_set(name, right)
-    await warned(False)
+    await until(lambda: not warning(replica))
     assert (await learn(replica, one)).ranks == [1]
 
 

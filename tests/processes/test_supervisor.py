@@ -18,6 +18,7 @@ from abound.processes.child import MAX_CRASHES, MAX_REFUSALS, Child
 from abound.processes.startup_page import StartupServer, StartupStatus, listen, url_of
 from abound.processes.status_pipe import EXIT_REFUSED, Report, Reporter
 from abound_core.errors import CannotStart, NotReady
+from tests.support.replicas import until
 
 PROGRAM = "tests.support.child_program"
 
@@ -105,30 +106,18 @@ def quick(monkeypatch):
 class Kept:
     """A child with the words it said, and a way to wait for what it reports."""
 
-    def __init__(self, *words, essential=True, fds=()):
+    def __init__(self, *words, essential=True):
         self.said = []
         self.changes = asyncio.Condition()
-        self.child = Child(
-            "child",
-            PROGRAM,
-            words,
-            os.environ,
-            fds,
-            changed=lambda: asyncio.ensure_future(self._tell()),
-            say=self.said.append,
-            essential=essential,
-        )
+        told = {"changed": lambda: asyncio.ensure_future(self._tell()), "say": self.said.append}
+        self.child = Child("child", PROGRAM, words, os.environ, (), essential=essential, **told)
 
     async def _tell(self):
         async with self.changes:
             self.changes.notify_all()
 
     async def until_said(self, n):
-        async with asyncio.timeout(120):
-            while True:
-                if len(self.said) >= n:
-                    return
-                await asyncio.sleep(0.02)
+        await until(lambda: len(self.said) >= n, 120)
 
     async def until(self, condition):
         async with asyncio.timeout(120), self.changes:

@@ -115,9 +115,9 @@ async def entered(lab: Lab, **fields: object) -> Card:
     return card
 
 
-async def go_on_until(follower: ContestFollower, condition: object, seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # type: ignore[operator]
+async def go_on_until(follower: ContestFollower, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
             await follower.follow_log()
             await asyncio.sleep(0.01)
 
@@ -291,10 +291,8 @@ async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_serve
     """The index takes over, which can be had."""
     allowed = []
     contest: Any = SimpleNamespace(decide=lambda params, promotable, fallback: allowed.append(fallback))
-    gate, serving = (
-        Gate(*cast(Any, (None, None)), GateParams()),
-        ServingState("b" * 8, former="c" * 8, activation="own"),
-    )
+    gate = Gate(*cast(Any, (None, None)), GateParams())
+    serving = ServingState("b" * 8, former="c" * 8, activation="own")
     for promoted, trouble in (("own", {}), ("own", {"c" * 8: "it is lost"}), ("", {})):
         standing = Standings(contest=contest, offset="10-0.0", promoted=promoted, trouble=trouble)
         await gate.decide(standing, serving, [])
