@@ -144,9 +144,6 @@ def test_data_without_anything_to_learn_are_refused(train, test, message):
         evaluate_method(train, test, BatchEvaluation(method="swnn", params="auto", config=ModelConfig()))
 
 
-# with classes above the labels
-
-
 PAIRS = tuple((f"kind {i}", "even" if i % 2 == 0 else "odd") for i in range(8))
 
 

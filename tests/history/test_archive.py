@@ -116,9 +116,6 @@ async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> N
     assert len((await model.contents()).segments) > 8
 
 
-# what is loaded
-
-
 async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
     contents = await model.archive()
     good = await replay(model.store, model.living, artifacts=model.artifacts)
@@ -160,9 +157,6 @@ async def test_a_replay_begins_with_the_state_of_a_refit_unless_it_is_about_an_e
     for until, learned in ((None, 12), (later[0], 8), (past[9], 10)):
         model = await lab.replayed(until, from_start=True)
         assert model.live.n_learned == learned
-
-
-# how much of history is deleted, and what stays because somebody needs it
 
 
 async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) -> None:
@@ -230,9 +224,6 @@ async def test_a_replay_that_begins_while_the_first_entries_are_archived(model, 
     again = await replay(model.store, model.living, artifacts=model.artifacts, from_start=True)
     assert archived
     assert again.offset == model.offset(-1)
-
-
-# what nothing needs any more leaves the stores, and nothing that is needed or about to be
 
 
 async def swept(lab: Lab, sweep: FileCollector) -> int:

@@ -183,9 +183,6 @@ async def test_commands_refuse_a_log_that_is_cut_off(data: Path, command: str) -
     assert re.search("the model default ends at .* had reached .*: abound store accept-loss", str(ran.exception))
 
 
-# the marks
-
-
 async def test_marks_that_cannot_be_read_refuse_the_start(place: Place) -> None:
     log = await place.learn(10)
     await place.record()
@@ -294,9 +291,6 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_away(place, m
     with pytest.raises(Corrupted, match="the next start will be refused"):  # it is back, and the marks stay
         await place.record()
     assert "(0 entries) and had reached" in await place.refusal()
-
-
-# who writes them
 
 
 async def test_a_replica_writes_marks_soon_after_an_event_and_at_its_end(place, server, monkeypatch, start_replica):

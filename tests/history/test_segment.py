@@ -107,9 +107,6 @@ def test_a_segment_that_says_too_much_takes_no_memory() -> None:
         decode_segment(sealed(1000, unsized))
 
 
-# damage of what is stored
-
-
 Change = Callable[[Archived, HistoryManifest], Awaitable[None]]
 
 

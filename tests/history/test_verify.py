@@ -109,9 +109,6 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(server, start_r
     assert own.numbering == replica_status.pid_namespace()
 
 
-# damage that good snapshots hide, and state files that are lost: both are found, with the way out
-
-
 async def run(lab: Lab, *words: str) -> tuple[int, str]:
     """Run a command; return its exit code and what it says, also as an error."""
     runner = CliRunner(env={"ABOUND_ARTIFACTS_URL": str(lab.folder)})

@@ -28,9 +28,6 @@ async def learn(replica: Replica, one: LearnDraft, **options: object) -> LearnOu
     return (await replica.learn("default", [one], **options))[0]  # type: ignore[arg-type]
 
 
-# requests at one time share entries; a batch is one entry
-
-
 async def test_requests_at_one_time_share_entries(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
     learned = await asyncio.gather(*(learn(replica, one) for one in drafts(200)))
@@ -53,9 +50,6 @@ async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, st
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::3])
     assert all(isinstance(outcome, LearnOutcome) for i, outcome in enumerate(outcomes) if i % 3)
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-
-
-# what waits, a group and the log are bounded
 
 
 async def test_what_waits_is_bounded(own_server: Server, start_replica: StartReplica) -> None:
@@ -106,9 +100,6 @@ def test_a_request_that_no_store_takes_cannot_be_allowed() -> None:
         LogParams(request_bytes=2**29)
 
 
-# a store that hangs, refuses or has become a copy
-
-
 def warning(replica: Replica) -> str:
     durability = replica.status().durability
     return durability.warning or "" if durability is not None else ""
@@ -141,9 +132,6 @@ async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(o
             waiting.set("x", "y")
         assert waiting.client_id() != before
     await store.close()
-
-
-# which durability is claimed of an entry, and when none is
 
 
 FSYNC = ReplicaParams(durability="fsync")

@@ -238,9 +238,6 @@ def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], hol
     assert build_server_info(said, {}, {}, {}, {}).waitaof is holds
 
 
-# commands in one piece
-
-
 async def test_commands_in_one_piece(store: Store) -> None:
     connection = await store.open_connection("test")
     for i in range(1, 4):

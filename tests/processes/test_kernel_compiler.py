@@ -96,9 +96,6 @@ def learn_at_once(http: httpx.Client) -> None:
     assert http.post("/models/small/learn", json={"text": "wheat", "labels": ["grain"]}).is_success
 
 
-# compiled kernels are kept apart by the version of their source
-
-
 @pytest.fixture
 def source(monkeypatch, tmp_path):
     copy = tmp_path / "source"

@@ -23,9 +23,6 @@ from tests.support.replicas import until
 PROGRAM = "tests.support.child_program"
 
 
-# the port
-
-
 def test_a_port_in_use_is_refused_in_words():
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
@@ -38,9 +35,6 @@ def test_a_port_in_use_is_refused_in_words():
 def test_a_host_that_is_not_this_machine_is_refused(host):
     with pytest.raises(CannotStart, match=host[:20]):
         listen(host, 0)
-
-
-# before a replica is ready
 
 
 @pytest.fixture
@@ -91,9 +85,6 @@ async def test_closed_it_leaves_connections_to_whoever_accepts_next(door):
     assert not waiting.done()
     await keeper.open()
     assert (await waiting).status_code == 200
-
-
-# children
 
 
 @pytest.fixture(autouse=True)
@@ -229,9 +220,6 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
     reporter("nobody listens", 1.0)
     os.close(writing)
     Reporter(None)("nobody is there", 1.0)
-
-
-# free memory in a control group
 
 
 MB = 2**20

@@ -18,7 +18,6 @@ from abound.state import snapshots
 from abound.store.key_names import ModelKeys
 from abound_core.errors import Conflict, InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import warmup
 from abound_core.types import Offset
 from tests.support.lab import SMALL, Lab, digest_at, digest_of, events, keyed, replace_by
 from tests.support.streams import drafts, logged, record
@@ -147,11 +146,8 @@ async def test_a_refit_that_learned_the_events_is_dropped_and_one_before_them_st
 @pytest.fixture
 async def own_lab(own_server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
     """A lab whose store's files nobody else writes to."""
-    warmup()
-    lab = Lab(own_server, tmp_path)
-    await lab.open()
-    yield lab
-    await lab.close()
+    async with Lab(own_server, tmp_path) as lab:
+        yield lab
 
 
 async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_lab: Lab) -> None:

@@ -83,9 +83,6 @@ async def test_a_job_that_was_done_is_not_done_again(lab: Lab) -> None:
     assert one.model(DEFAULT_MODEL).live.n_learned == 11
 
 
-# restore
-
-
 async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> None:
     await lab.teach(*events(5))
     with pytest.raises(InvalidInstance, match="ends at"):
@@ -119,9 +116,6 @@ async def test_a_restore_to_before_an_activation_keeps_what_is_active(lab: Lab) 
     assert one.model(DEFAULT_MODEL).live.serving.version == card.id
     one.model(DEFAULT_MODEL).check_serving()
     assert (await read_active(lab.store, (await lab.living()).keys)).version == card.id
-
-
-# learning the past anew with other settings, as a job does it
 
 
 def registrations(n: int, word: str, source: str | None = None, named: bool = True) -> list[LearnEvent]:

@@ -116,9 +116,6 @@ async def test_a_change_is_answered_once_every_replica_has_it(server: Server, st
     assert other.model("default").live.config.boolean
 
 
-# replicas of one log have the same state; each reports what it is and how far its start is
-
-
 async def test_a_store_that_cannot_reach_the_default_durability_is_refused(server, start_replica):
     await start_replica(server, ReplicaParams(durability="fsync"))
     replica = Replica(Store(server.url, server.store_params), ReplicaParams(durability="replica"))
@@ -144,9 +141,6 @@ async def test_start_tells_how_far_it_is(server: Server, start_replica: StartRep
     assert len(set(replaying)) > 3
     assert replaying[-1] == 1.0
     assert other.status().stage == "draining"
-
-
-# a log or catalog that cannot be read stops a model or the start, and is never skipped
 
 
 PAYLOAD = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("token")))[0]

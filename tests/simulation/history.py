@@ -53,7 +53,7 @@ from tests.simulation.activating import ActivatingHost
 from tests.simulation.chaos import Chaos
 from tests.simulation.client import lean
 from tests.simulation.hosts import LOG, Gone, Host, ReplicaHost, WorkerHost
-from tests.simulation.keyspace import Stream, Words
+from tests.simulation.keyspace import Stream
 from tests.simulation.loop import Endless, SimLoop, here
 from tests.simulation.lua import collect
 from tests.simulation.network import Network
@@ -469,11 +469,6 @@ def _warm() -> None:
     gc.freeze()
 
 
-def _xadds(store: Store) -> Iterator[Words]:
-    for effects in store.history:
-        yield from (words for words in effects if words[0] == b"XADD")
-
-
 def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> Outcome:
     """Run the history of a seed; with ``faults`` these strike instead of those that the seed has chosen."""
     with _without_the_world(seed):
@@ -489,11 +484,12 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
         broken = loop.errors + broken
     world.forget()
     collect()
-    changes = [decode_catalog_entry(words[3:]).event for words in _xadds(world.store) if words[1] == CATALOG_KEY]
+    effects = [words for together in world.store.history for words in together]
+    changes = [decode_catalog_entry(words[3:]).event for words in effects if words[:2] == [b"XADD", CATALOG_KEY]]
     counts = {
         "answers": sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts),
         "commands lost": len(world.store.lost),
-        "trims": sum(words[0] == b"XTRIM" for effects in world.store.history for words in effects),
+        "trims": sum(words[0] == b"XTRIM" for words in effects),
         "ended unfinished": sum(isinstance(event, IncarnationDropped) for event in changes),
         "activations": len(world.activating.said) if world.activating is not None else 0,
     }

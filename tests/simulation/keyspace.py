@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.lua import run_script
-from tests.simulation.resp import NO_LIST, OK, Refused
+from tests.simulation.resp import NO_LIST, OK, Refused, Status
 
 Words = list[bytes]
 Id = tuple[int, int]
@@ -105,7 +105,22 @@ class Keyspace:
         self.effects.append(list(words))
 
 
-COMMANDS: dict[bytes, Callable[[Keyspace, Words], Any]] = {}
+def _hash(space: Keyspace, words: Words) -> dict[bytes, bytes]:
+    return space.get(words[1], dict) or {}
+
+
+COMMANDS: dict[bytes, Callable[[Keyspace, Words], Any]] = {
+    b"PING": lambda space, words: words[1] if len(words) > 1 else Status("PONG"),
+    b"TIME": lambda space, words: [b"%d" % (space.now_ms // 1000), b"%d" % (space.now_ms % 1000 * 1000)],
+    b"EXISTS": lambda space, words: sum(space.exists(key) for key in words[1:]),
+    b"GET": lambda space, words: space.get(words[1], bytes),
+    b"MGET": lambda space, words: [space.get(key, bytes) for key in words[1:]],
+    b"STRLEN": lambda space, words: len(space.get(words[1], bytes) or b""),
+    b"HGET": lambda space, words: _hash(space, words).get(words[2]),
+    b"HMGET": lambda space, words: [_hash(space, words).get(name) for name in words[2:]],
+    b"HGETALL": lambda space, words: [part for field in _hash(space, words).items() for part in field],
+    b"HKEYS": lambda space, words: list(_hash(space, words)),
+}
 
 
 def command(*names: bytes) -> Callable[[Callable[[Keyspace, Words], Any]], Callable[[Keyspace, Words], Any]]:
@@ -130,31 +145,6 @@ def id_of(text: bytes, sequence: int = 0) -> Id:
 
 
 # --- keys and strings
-
-
-@command(b"PING")
-def _ping(space: Keyspace, words: Words) -> Any:
-    return words[1] if len(words) > 1 else OK.__class__("PONG")
-
-
-@command(b"TIME")
-def _time(space: Keyspace, words: Words) -> Any:
-    return [b"%d" % (space.now_ms // 1000), b"%d" % (space.now_ms % 1000 * 1000)]
-
-
-@command(b"GET")
-def _get(space: Keyspace, words: Words) -> Any:
-    return space.get(words[1], bytes)
-
-
-@command(b"STRLEN")
-def _strlen(space: Keyspace, words: Words) -> Any:
-    return len(space.get(words[1], bytes) or b"")
-
-
-@command(b"MGET")
-def _mget(space: Keyspace, words: Words) -> Any:
-    return [space.get(key, bytes) for key in words[1:]]
 
 
 @command(b"SET")
@@ -198,11 +188,6 @@ def _del(space: Keyspace, words: Words) -> Any:
     if gone:
         space.did(b"DEL", *gone)
     return len(gone)
-
-
-@command(b"EXISTS")
-def _exists(space: Keyspace, words: Words) -> Any:
-    return sum(space.exists(key) for key in words[1:])
 
 
 @command(b"EXPIRE", b"PEXPIRE", b"PEXPIREAT")
@@ -302,27 +287,6 @@ def _hset(space: Keyspace, words: Words) -> Any:
     value.update(zip(words[2::2], words[3::2], strict=True))
     space.did(*words)
     return len(value) - before
-
-
-@command(b"HGET")
-def _hget(space: Keyspace, words: Words) -> Any:
-    return (space.get(words[1], dict) or {}).get(words[2])
-
-
-@command(b"HMGET")
-def _hmget(space: Keyspace, words: Words) -> Any:
-    value = space.get(words[1], dict) or {}
-    return [value.get(name) for name in words[2:]]
-
-
-@command(b"HGETALL")
-def _hgetall(space: Keyspace, words: Words) -> Any:
-    return [part for field in (space.get(words[1], dict) or {}).items() for part in field]
-
-
-@command(b"HKEYS")
-def _hkeys(space: Keyspace, words: Words) -> Any:
-    return list(space.get(words[1], dict) or {})
 
 
 @command(b"HDEL")

@@ -226,20 +226,13 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
         called = Callback(callback, args, context or contextvars.copy_context())
-        process = called.process
-        process.ready.append(called)
-        if not process.queued and process.alive and not process.paused:
-            process.queued = True
-            self._runnable.append(process)
+        self._put(called)
         return called
 
     call_soon_threadsafe = call_soon
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        called = Callback(callback, args, context or contextvars.copy_context())
-        self._n_timers += 1
-        heapq.heappush(self._timers, (self._now + delay, self._n_timers, called))
-        return called
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
         called = Callback(callback, args, context or contextvars.copy_context())

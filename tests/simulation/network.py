@@ -73,20 +73,11 @@ class Wire(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
-    def get_write_buffer_size(self) -> int:
-        return 0
-
     def pause_reading(self) -> None:
         """Whoever reads slowly is not what is looked into here."""
 
     def resume_reading(self) -> None:
         """See ``pause_reading``."""
-
-    def set_protocol(self, protocol: Any) -> None:
-        self._protocol = protocol
-
-    def get_protocol(self) -> Any:
-        return self._protocol
 
     @property
     def quiet_at(self) -> float:

@@ -29,9 +29,6 @@ from tests.support.served import NDJSON, lines, ndjson, served
 from tests.support.streams import create, draft, logged, record
 from tests.support.valkey import PATIENT, Server
 
-# what is said of the file after a forgetting
-
-
 ABOUND = (sys.executable, "-m", "abound")
 
 
@@ -177,9 +174,6 @@ async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(slow_server, 
             slow_down(client, 0)
             client.config_set("appendonly", "no")  # ends the rewrite
             client.config_set("appendonly", "yes")
-
-
-# a store that syncs nothing while it rewrites its file
 
 
 SETTING = "no-appendfsync-on-rewrite"

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import full_log
@@ -30,7 +30,7 @@ from abound.store.key_names import ModelKeys
 from abound.store.lease import acquire
 from abound_core.config import ModelConfig
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import LiveModel
+from abound_core.model.live_model import LiveModel, warmup
 from abound_core.types import START, Offset
 from tests.support.streams import create, drafts, logged
 from tests.support.valkey import Server
@@ -52,12 +52,20 @@ class Lab:
         self.past: list[tuple[Offset, Any]] = []
 
     async def open(self) -> None:
+        warmup()
         await self.artifacts.join(self.store)
 
     async def close(self) -> None:
         for replica in self.replicas:
             await replica.stop()
         await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def replica(self, artifacts: bool = True, **params: Any) -> Replica:
         """One more replica, ready."""

@@ -338,9 +338,6 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(lab: L
         assert (follower.standing.promotions, follower.standing.rollbacks) == (1, 0)
 
 
-# the runner of contests: follows contested models, releases the rest, and leaves its standings written
-
-
 @pytest.fixture(autouse=True)
 def _run_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
@@ -362,22 +359,11 @@ async def running(lab: Lab) -> AsyncIterator[PromotionRunner]:
             await asyncio.wait_for(task, 60)
 
 
-async def kept(lab: Lab) -> Standings | None:
-    return await standings.read(lab.store, (await lab.living()).keys)
-
-
 async def until_written(lab: Lab, condition: Callable[[Standings | None], object]) -> Standings | None:
+    keys = (await lab.living()).keys
     async with asyncio.timeout(60):
-        while not condition(found := await kept(lab)):  # noqa: ASYNC110
+        while not condition(found := await standings.read(lab.store, keys)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    return found
-
-
-async def until_kept(lab: Lab, replica: Replica) -> Standings:
-    """The standing that is written, once it is as far as a replica."""
-    offset = str(replica.model("default").offset)
-    found = await until_written(lab, lambda found: found is not None and found.offset == offset)
-    assert found is not None
     return found
 
 
@@ -396,6 +382,8 @@ async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatc
         away.rename(lab.folder)
         await until_written(lab, lambda found: found is not None and not found.trouble)
         await teach(replica, familiar(20, 20))
-        assert n_scored(await until_kept(lab, replica), version) == 20
+        offset = str(replica.model("default").offset)
+        found = await until_written(lab, lambda found: found is not None and found.offset == offset)
+        assert n_scored(found, version) == 20
         assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
         await until_written(lab, lambda found: found is None)
