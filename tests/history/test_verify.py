@@ -26,7 +26,6 @@ from tests.support.streams import drafts
 
 
 async def publish_aged(store: Store, keys: ModelKeys, age: float, said: replica_status.PublishedStatus) -> None:
-    """Publish a status as if it were so many seconds old."""
     now, _ = await store.client.time()
     await store.client.hset(keys.key("replicas"), said.replica, expiring.pack(now - age, msgspec.json.encode(said)))
 

@@ -88,7 +88,6 @@ def in_process(method: str, rows: list[dict[str, Any]]) -> fitting.FittedMethod:
 
 
 def same(left: fitting.FittedMethod, right: fitting.FittedMethod) -> None:
-    """Equal to the last bit, names and all."""
     first, second = left.to_arrays(), right.to_arrays()
     assert first.keys() == second.keys()
     for name, array in first.items():

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import pins
 from abound.jobs import dispatcher
 from abound.jobs.context import JobContext
@@ -265,11 +264,9 @@ async def reached(jobs: JobRepository, job: Job, state: str) -> Job:
     return await until(is_reached)
 
 
-async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(settings, store):
+async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(settings, store, artifacts):
     """It failed over to a copy that lacks the commit; the artifact store lost nothing."""
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
-    artifacts = ArtifactStore(str(settings.artifacts_location()))
-    await artifacts.join(store)
     job = await running(jobs)
     keys = ModelKeys(job.model, "1-0")
     version, begun = versions.folder(keys, "1"), versions.folder(keys, "2")
@@ -283,11 +280,9 @@ async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(s
 
 
 @pytest.mark.parametrize("keepers", [1, 3])
-async def test_a_silent_job_is_cleaned_up_and_waits_again(settings, store, monkeypatch, keepers):
+async def test_a_silent_job_is_cleaned_up_and_waits_again(settings, store, artifacts, monkeypatch, keepers):
     monkeypatch.setattr(dispatcher, "RETRY_SECONDS", 0.5)
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5, attempts=2))
-    artifacts = ArtifactStore(str(settings.artifacts_location()))
-    await artifacts.join(store)
     job = await running(jobs)
     await jobs.add_owned_prefix(job, "m/jobs/1")
     await artifacts.put("m/jobs/1/part", b"x")

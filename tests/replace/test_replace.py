@@ -27,7 +27,6 @@ from tests.support.streams import drafts
 
 
 async def same_again(replacement: Replacement) -> Past:
-    """A replacement by the same: the model as it is."""
     place = replacement.context
     model = await replay(place.store, replacement.living, replacement.after, artifacts=place.artifacts)
     return Past(model=model, source=replacement.living, tail_after=replacement.after)
@@ -119,7 +118,6 @@ async def test_a_restore_to_before_an_activation_keeps_what_is_active(lab: Lab) 
 
 
 def registrations(n: int, word: str, source: str | None = None, named: bool = True) -> list[LearnEvent]:
-    """Registrations of a label each, with a name and details, or with details alone."""
     vectorizer = Vectorizer(ModelConfig(), Limits())
     found = []
     for i in range(n):

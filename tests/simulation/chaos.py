@@ -86,8 +86,6 @@ class Chaos:
     def _host(self) -> Host:
         return self.rng.choice(self._hosts)
 
-    # connections
-
     def _cut(self) -> None:
         wires = self._network.wires_of()
         if wires:
@@ -103,8 +101,6 @@ class Chaos:
         process = self._host().process
         if process is not None:
             self._network.slow[process] = self._network.loop.time() + self.rng.random() * 2
-
-    # processes
 
     def _kill(self) -> None:
         self._host().kill()
@@ -124,8 +120,6 @@ class Chaos:
         host = self._host()
         if isinstance(host, ReplicaHost):
             host.stop()
-
-    # the store
 
     def _kill_store(self) -> None:
         self._die(power=False)

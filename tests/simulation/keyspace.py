@@ -144,9 +144,6 @@ def id_of(text: bytes, sequence: int = 0) -> Id:
         raise Refused("ERR Invalid stream ID specified as stream command argument") from None
 
 
-# --- keys and strings
-
-
 @command(b"SET")
 def _set(space: Keyspace, words: Words) -> Any:
     key, value = words[1:3]
@@ -277,9 +274,6 @@ def _memory(space: Keyspace, words: Words) -> Any:
     return 64 + len(value)
 
 
-# --- hashes, lists
-
-
 @command(b"HSET")
 def _hset(space: Keyspace, words: Words) -> Any:
     value = space.make(words[1], dict)
@@ -339,9 +333,6 @@ def _lrem(space: Keyspace, words: Words) -> Any:
         if not value:
             space.drop(words[1])
     return n
-
-
-# --- streams
 
 
 @command(b"XADD")
@@ -478,9 +469,6 @@ def _xtrim(space: Keyspace, words: Words) -> Any:
         del stream.ids[:n], stream.fields[:n]
         space.did(b"XTRIM", words[1], b"MINID", words[-1])
     return n
-
-
-# --- scripts
 
 
 @command(b"EVAL")

@@ -101,7 +101,6 @@ class Lab:
             return contents and await enforce_retention(context, contents)
 
     async def archived(self, params: HistoryParams = SEGMENTS) -> HistoryManifest | None:
-        """Make two snapshots, and move all that is before them to history."""
         for _ in range(2):
             await self.snapshot()
         return await self.archive(params)
@@ -119,7 +118,6 @@ class Lab:
         return ReplaceContext(**given | fields)
 
     async def append(self, *events: Any) -> list[Offset]:
-        """Append events, an entry each."""
         log = (await self.living()).keys.log
         return [Offset.of_entry(await self.store.client.xadd(log, logged(event))) for event in events]
 
@@ -145,7 +143,6 @@ class Lab:
         return START if contents is None else contents.start
 
     async def events_of_history(self) -> list[Any]:
-        """The events in history and log, as they are there by now."""
         keys = (await self.living()).keys
         reading = full_log.read_entries(self.store, self.artifacts, keys, await self.start())
         return [decode_entry(fields).event async for elements in reading for _, fields in elements]

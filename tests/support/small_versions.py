@@ -25,7 +25,6 @@ FEATURES = [{f"a{i}": 1.0, f"b{i % 7}": 2.5} for i in range(20)]
 
 
 def vector(features: dict[str, Any]) -> bytes:
-    """A vector as the service makes it."""
     return Vectorizer(ModelConfig(), Limits()).vectorize(json.dumps(features).encode(), None)
 
 
@@ -41,7 +40,6 @@ def fitted(name: str, n_labels: int = 5, method: str = "ind", n_features: int = 
 
 
 async def write(artifacts: ArtifactStore, keys: ModelKeys, made: FittedMethod, **fields: Any) -> Card:
-    """A version of it."""
     given: dict[str, Any] = {
         "seed": 5,
         "data": "history",
@@ -66,7 +64,6 @@ def version_of(service: Served, model: str, made: FittedMethod) -> Card:
 
 
 def ranked(made: FittedMethod, features: dict[str, Any], k: int) -> list[tuple[str, float]]:
-    """What it answers, asked in process."""
     found = made.rank_vectors([vector(features)], k)
     return [(made.labels[i], score) for i, score in zip(found.ids.tolist(), found.scores.tolist(), strict=True)]
 

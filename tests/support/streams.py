@@ -40,7 +40,6 @@ def drafts(n: int, seed: int = 1, n_features: int = 40, n_labels: int = 9) -> li
 
 
 def batch(n: int, seed: int = 1, key: str | None = None) -> LearnDraft:
-    """One request with ``n`` instances."""
     return LearnDraft(b"".join(one.records for one in drafts(n, seed)), n, key, b"hash" if key else b"")
 
 
