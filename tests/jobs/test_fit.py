@@ -23,17 +23,9 @@ from abound_core.methods import fitted as fitting
 from abound_core.methods import registry
 from abound_core.methods.training.gather import gather
 from abound_core.methods.training.progress import no_progress
+from tests.core.methods.toy import RAW
 
 N = 240
-SMALL: dict[str, dict[str, Any]] = {
-    "unweighted": {"tolerance": 1},
-    "exmlds1": {"dim": 5, "neighbors": 5},
-    "exmlds2": {"dim": 5, "neighbors": 5, "epochs": 2},
-    "exmlds3": {"dim": 5, "neighbors": 5},
-    "exmlds_joint": {"dim": 5, "neighbors": 5, "epochs": 1},
-    "ogeec": {"dim": 20, "learners": 2},
-    "rembrandt": {"k": 4, "p": 2},
-}
 
 
 class Place:
@@ -82,7 +74,7 @@ def in_process(method: str, rows: list[dict[str, Any]]) -> fitting.FittedMethod:
     vectorizer = Vectorizer(ModelConfig(), DATASET_LIMITS)
     read = [DatasetInstance(features=msgspec.json.encode(row["features"]), labels=tuple(row["labels"])) for row in rows]
     data = gather(read, vectorizer, DATASET_LIMITS, (1, 2))
-    params = registry.params_of(method, SMALL.get(method, {}))
+    params = registry.params_of(method, RAW.get(method, {}))
     idf = registry.METHODS[method].idf
     return fitting.fit(method, data, params, np.random.default_rng(7), no_progress, use_idf=idf)
 
@@ -105,7 +97,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.mark.parametrize("method", sorted(registry.METHODS))
 async def test_a_version_is_what_fitting_in_process_gives(place: Place, method: str) -> None:
-    job = place.done(method, seed=7, **SMALL.get(method, {}))
+    job = place.done(method, seed=7, **RAW.get(method, {}))
     loaded = await place.load(job)
     same(loaded.fitted, in_process(method, instances(N)))
     card = loaded.card
@@ -154,7 +146,7 @@ async def test_what_does_not_count_any_more_is_not_learned(place: Place) -> None
     assert place.done("restore", "past", to=here, reason="a mistake")["state"] == "succeeded"
     client.learn("past", {"instances": rows[40:]})
     assert place.done("forget", "past", source="bad", reason="poison")["state"] == "succeeded"
-    loaded = await place.load(place.done("ogeec", "past", seed=7, **SMALL["ogeec"]), "past")
+    loaded = await place.load(place.done("ogeec", "past", seed=7, **RAW["ogeec"]), "past")
     assert loaded.card.sizes["instances"] == 60
     same(loaded.fitted, in_process("ogeec", rows))
 

@@ -39,8 +39,6 @@ class Wire(asyncio.Transport):
         self.closed = False
         self._up_at = self._down_at = 0.0
 
-    # what the client does
-
     def write(self, data: Any) -> None:
         if self._is_closing or self._is_broken:
             return
@@ -84,8 +82,6 @@ class Wire(asyncio.Transport):
         """When all that is on its way has arrived, at both ends."""
         return max(self._up_at, self._down_at)
 
-    # what the store does
-
     def answer(self, data: bytes) -> None:
         network = self._network
         if self._is_broken:
@@ -108,8 +104,6 @@ class Wire(asyncio.Transport):
     def _deliver(self, data: bytes) -> None:
         if data and not self._is_broken and not self._is_closing and not self._is_told:
             self._protocol.data_received(data)
-
-    # ends
 
     def cut(self, silent: bool = False) -> None:
         """Nothing arrives any more; the sides hear of it some time, or never."""
