@@ -40,7 +40,6 @@ class Place:
         self.catalog = Catalog()
 
     async def check(self) -> None:
-        """What each process does at its start."""
         await high_water.check(self.settings, self.store)
 
     async def refusal(self) -> str:
@@ -82,9 +81,6 @@ async def place(server: Server, tmp_path: Path) -> Any:
     place = Place(server.url, tmp_path / "artifacts")
     yield place
     await place.store.close()
-
-
-# what a young service leaves that is killed before its first snapshot
 
 
 @pytest.fixture
@@ -232,9 +228,6 @@ async def test_a_tail_lost_since_the_reading_before_is_no_reason_to_refuse(place
     for entry, _ in await place.store.client.xrevrange(log, count=5):
         await place.store.client.xdel(log, entry)
     await place.check()
-
-
-# legitimate starts
 
 
 async def test_a_deleted_and_a_recreated_model_are_not_missed(place: Place) -> None:

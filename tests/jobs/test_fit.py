@@ -22,8 +22,7 @@ from abound_core.limits import DATASET_LIMITS
 from abound_core.methods import fitted as fitting
 from abound_core.methods import registry
 from abound_core.methods.training.gather import gather
-from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import RAW
+from tests.core.methods.toy import RAW, fit
 
 N = 240
 
@@ -74,9 +73,7 @@ def in_process(method: str, rows: list[dict[str, Any]]) -> fitting.FittedMethod:
     vectorizer = Vectorizer(ModelConfig(), DATASET_LIMITS)
     read = [DatasetInstance(features=msgspec.json.encode(row["features"]), labels=tuple(row["labels"])) for row in rows]
     data = gather(read, vectorizer, DATASET_LIMITS, (1, 2))
-    params = registry.params_of(method, RAW.get(method, {}))
-    idf = registry.METHODS[method].idf
-    return fitting.fit(method, data, params, np.random.default_rng(7), no_progress, use_idf=idf)
+    return fit(method, data, seed=7, use_idf=registry.METHODS[method].idf, **RAW.get(method, {}))
 
 
 def same(left: fitting.FittedMethod, right: fitting.FittedMethod) -> None:

@@ -206,9 +206,6 @@ async def test_an_ended_job_is_forgotten_whole(jobs: JobRepository) -> None:
     assert set(await jobs.store.client.keys("*")) == kept
 
 
-# the keeper of jobs, in this process and without the processes that do them
-
-
 @pytest.fixture
 def settings(server: Server, tmp_path: Path) -> Settings:
     url = SecretStr(server.url)

@@ -16,12 +16,9 @@ from abound.processes.lifetime import dies_with_parent
 from abound.processes.parallel import parallel
 from abound_core.errors import CannotStart, ClusterUnavailable, InvalidInstance
 from abound_core.measures import Rankings
-from abound_core.methods import fitted as fitting
-from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.parallel import spread
-from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import RAW, made
+from tests.core.methods.toy import RAW, fit, made
 
 Client = pytest.importorskip("distributed").Client
 
@@ -87,8 +84,8 @@ def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]
 
 
 def fitted(method: str) -> tuple[FittedMethod, Rankings]:
-    data, params = made(700, seed=0), registry.params_of(method, RAW.get(method, {}))
-    model = fitting.fit(method, data, params, np.random.default_rng(3), no_progress)
+    data = made(700, seed=0)
+    model = fit(method, data, **RAW.get(method, {}))
     return model, model.rank(data.X, 10)
 
 

@@ -79,7 +79,6 @@ class Host:
         self._loop.world.call(self.start, after=AGAIN_SECONDS)
 
     def rest(self) -> None:
-        """End it at once, and start it no more until it is to ``go_on``."""
         self.wanted = False
         self.kill()
 

@@ -41,7 +41,6 @@ class Stream:
         return new
 
     def between(self, first: Id, last: Id) -> range:
-        """The places of the elements from one id to another."""
         return range(bisect_left(self.ids, first), bisect_right(self.ids, last))
 
     def element(self, at: int) -> list[Any]:

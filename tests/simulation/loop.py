@@ -117,8 +117,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.processes.append(process)
         return process
 
-    # running
-
     def enqueue(self, process: Process) -> None:
         if not process.queued:
             process.queued = True

@@ -132,7 +132,6 @@ class Wire(asyncio.Transport):
             self.session.closed()
 
     def client_died(self) -> None:
-        """The process is gone; the system closes the connection."""
         self._is_closing = True
         self._network.forget(self)
         self._up_at = max(self._up_at, self._network.arrival(self.client))
@@ -214,7 +213,6 @@ class Network:
         return [wire for wire in self._wires if client is None or wire.client is client]
 
     def store_died(self, store: Store | None, silent: bool) -> None:
-        """Cut all connections to a store, or all there are."""
         for wire in self.wires_of():
             if store is None or wire.store is store:
                 wire.cut(silent)

@@ -198,7 +198,6 @@ class ReplacingHost(Host):
 
 
 def learn_extra(live: LiveModel, event: int, at: Offset) -> None:
-    """Let a state learn an event that no log has."""
     live.begin(record_of(event), 1, [Unit(1)], at).step(1)
 
 

@@ -138,8 +138,6 @@ class Store:
         network.store = self
         self._begin(0.0)
 
-    # life and death
-
     def session(self, wire: Wire) -> Session:
         return Session(self, wire)
 
@@ -238,8 +236,6 @@ class Store:
 
     def _loaded(self) -> None:
         self._loading = False
-
-    # commands
 
     def take(self, session: Session, words: Words) -> None:
         self._inbox.append((session, words))
@@ -382,8 +378,6 @@ class Store:
         }
         return f"# {words[1].decode()}\r\n{fields[words[1]]}\r\n"
 
-    # waiting
-
     def _read(self, session: Session, words: Words) -> tuple[Any] | None:
         try:
             reply = read(self.space, words)
@@ -457,8 +451,6 @@ class Store:
         if not self._is_busy:
             self._is_busy = True
             self.process.call(self._serve)
-
-    # disks and copies
 
     def _every_second(self) -> None:
         """Bring to disk what was there when it began."""

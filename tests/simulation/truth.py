@@ -105,7 +105,6 @@ class Truth:
 
     @property
     def all(self) -> Iterator[Truth]:
-        """This incarnation, and those before it."""
         truth: Truth | None = self
         while truth is not None:
             yield truth

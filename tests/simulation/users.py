@@ -56,7 +56,6 @@ class Users:
         return self.author.requests
 
     def hurry(self) -> None:
-        """Come to an end with what is begun."""
         self._is_late = True
 
     def _some_host(self) -> ReplicaHost:

@@ -91,9 +91,6 @@ def holds(server: Server, word: bytes) -> bool:
     )
 
 
-# a store that writes its file for the first time says that it keeps one, and would lose the log
-
-
 N_KEYS = 60
 
 

@@ -33,20 +33,17 @@ from abound_core.errors import (
     UnknownVersion,
 )
 from abound_core.instances.record import pack_vector
-from abound_core.methods import fitted as fitting
 from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
-from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import made
+from tests.core.methods import toy
 from tests.support import small_versions
 
 KEYS = ModelKeys("m", "1-0")
 OTHER = ModelKeys("m", "2-0")
 
 
-def fit(method: str = "swnn", given: dict[str, Any] | None = None, use_idf: bool | None = None) -> FittedMethod:
-    params = registry.params_of(method, given or {})
-    return fitting.fit(method, made(80, seed=0), params, np.random.default_rng(5), no_progress, use_idf=use_idf)
+def fit(method: str = "swnn", **given: Any) -> FittedMethod:
+    return toy.fit(method, toy.made(80, seed=0), **given)
 
 
 async def write(artifacts: ArtifactStore, fitted: FittedMethod, **fields: Any) -> Card:
@@ -369,7 +366,7 @@ async def test_a_graph_that_belongs_to_nothing_is_not_taken(store: Store, artifa
 
 async def with_graphs(artifacts: ArtifactStore) -> tuple[Card, list[bytes]]:
     pytest.importorskip("usearch")
-    return await whole(artifacts, fit("ogeec", {"index": "graph", "dim": 8, "neighbors": 3, "learners": 2}))
+    return await whole(artifacts, fit("ogeec", index="graph", dim=8, neighbors=3, learners=2))
 
 
 async def test_a_graph_that_comes_out_the_same_is_taken(store: Store, artifacts: ArtifactStore) -> None:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from abound.api.routes.challengers import contest_of
@@ -30,17 +29,15 @@ from abound_core.config import ModelConfig
 from abound_core.errors import Conflict
 from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
-from abound_core.methods import fitted as fitting
-from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.gather import MatrixBuilder
-from abound_core.methods.training.progress import no_progress
 from abound_core.model.active_version import LIVE, ServingState
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.promotion_rule import Contest, GateParams
 from abound_core.rank_sums import rank_in
 from abound_core.types import START
+from tests.core.methods.toy import fit
 from tests.support.lab import Lab, apply
 from tests.support.small_versions import place, vector, write
 
@@ -68,9 +65,7 @@ def wise() -> FittedMethod:
     gathering = MatrixBuilder((1, 2))
     for feature, label in familiar(KNOWN):
         gathering.add(vector({feature: 1}), [label])
-    return fitting.fit(
-        "ind", gathering.matrices(), registry.params_of("ind", {}), np.random.default_rng(5), no_progress
-    )
+    return fit("ind", gathering.matrices())
 
 
 def draft(pair: Pair) -> LearnDraft:
