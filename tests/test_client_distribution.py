@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_licences import PROJECT, closure
+from tests.test_licences import PROJECT, closure, link
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "packages" / "abound-client"
@@ -37,11 +37,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("client")
     words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "made", SOURCE]
     subprocess.run(words, check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "home"], check=True)
-    [packages] = folder.glob("home/lib/python*/site-packages")
-    for distribution in closure(OURS["dependencies"]).values():
-        for name in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-            (packages / name).symlink_to(str(distribution.locate_file(name)))
+    packages = link(closure(OURS["dependencies"]).values(), folder / "home")
     [wheel] = (folder / "made").glob("abound_client-*.whl")
     with zipfile.ZipFile(wheel) as file:
         file.extractall(packages)

@@ -1,7 +1,10 @@
 """What is built upon may be used as this is: the licences of all dependencies are listed, and copyleft is stated."""
 
 import re
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -59,6 +62,16 @@ def closure(requirements: list[str]) -> dict[str, metadata.Distribution]:
             if inner.marker is None or any(inner.marker.evaluate({"extra": one}) for one in {"", *extras}):
                 waiting.append(inner)
     return found
+
+
+def link(distributions: Iterable[metadata.Distribution], home: Path) -> Path:
+    """Make an environment that has links to these distributions as they are installed here; return its packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    [packages] = home.glob("lib/python*/site-packages")
+    for distribution in distributions:
+        for name in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            (packages / name).symlink_to(str(distribution.locate_file(name)))
+    return packages
 
 
 def licence_of(distribution: metadata.Distribution) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from tests.test_licences import RUNTIME
+from tests.test_licences import RUNTIME, link
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 240
@@ -48,11 +48,7 @@ def wheel(tracked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with the wheel and links to what it requires, as it is installed here."""
     home = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
-    [packages] = home.glob("lib/python*/site-packages")
-    for distribution in RUNTIME.values():
-        for name in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-            (packages / name).symlink_to(str(distribution.locate_file(name)))
+    link(RUNTIME.values(), home)
     words = [sys.executable, "-m", "pip", "--python", home, "install", "--quiet", "--no-deps", "--no-index", wheel]
     subprocess.run(words, check=True)
     return home / "bin"

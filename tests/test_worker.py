@@ -113,6 +113,8 @@ async def test_a_snapshot_is_due_when_the_log_has_grown_and_when_it_is_time(serv
     await replica.learn("default", drafts(10))
     assert await schedule.why_due(store, keys, empty, old) is None
     assert await schedule.why_due(store, keys, long_ago, old) == "the newest is too old"
+    of_the_future = msgspec.structs.replace(empty, created=empty.created + 3_600_000)  # the clock was set back since
+    assert await schedule.why_due(store, keys, of_the_future, old) is not None
     assert await schedule.why_due(store, keys, empty, large) is None
     await replica.learn("default", drafts(200))
     assert await until(lambda: schedule.why_due(store, keys, empty, large)) == "the log has grown"

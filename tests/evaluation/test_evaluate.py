@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
+from abound.cli.evaluate import _read_hierarchy
 from abound.datasets.austen import stream
 from abound.evaluation.batch import BatchEvaluation, evaluate_method
 from abound.evaluation.live import evaluate
@@ -140,6 +142,31 @@ def test_data_without_anything_to_learn_are_refused(train, test, message):
         evaluate(train, test, ModelConfig())
     with pytest.raises((InvalidInstance, Malformed), match=message):
         evaluate_method(train, test, BatchEvaluation(method="swnn", params="auto", config=ModelConfig()))
+
+
+PAIRS = tuple((f"kind {i}", "even" if i % 2 == 0 else "odd") for i in range(8))
+
+
+def test_a_hierarchy_is_followed_and_tells_of_embeddings():
+    rows, fresh = instances(300), instances(60, seed=1)
+    down = evaluate_method(rows, fresh, BatchEvaluation.from_fields("top_down", {}, hierarchy=PAIRS))
+    assert down["metrics"]["R@1"] > 0.8
+    embedded = evaluate_method(rows, fresh, BatchEvaluation.from_fields("rembrandt", {"k": 8}, hierarchy=PAIRS))
+    assert 0.0 <= embedded["nearest_labels_that_are_siblings"] <= 1.0
+    assert "nearest_labels_that_are_siblings" not in evaluate_method(
+        rows, fresh, BatchEvaluation.from_fields("rembrandt", {"k": 8})
+    )
+
+
+def test_a_file_has_two_names_a_line(tmp_path):
+    path = tmp_path / "above.tsv"
+    path.write_text("kind 1\todd\n\nodd\tall\n")
+    assert _read_hierarchy(path) == (("kind 1", "odd"), ("odd", "all"))
+    path.write_text("kind 1\todd\nkind 2\n")
+    with pytest.raises(typer.BadParameter, match="line 2 is not two names"):
+        _read_hierarchy(path)
+    with pytest.raises(typer.BadParameter):
+        _read_hierarchy(tmp_path / "missing")
 
 
 @needs_data

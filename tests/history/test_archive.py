@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from abound.history import full_log, garbage, pins
-from abound.history import history as history_manifest
-from abound.history.archive import ArchiveContext, archive, restart_history
+from abound.history.archive import archive, restart_history
 from abound.history.garbage import FileCollector, collect_keys
 from abound.history.history import History, HistoryManifest, HistoryParams, Segment
 from abound.history.load import load_newest
@@ -28,7 +27,7 @@ from abound.store.lease import REPLACEMENT, acquire
 from abound.worker import Worker
 from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
 from abound_core.types import START, Offset
-from tests.support.lab import SHORT, Archived, Lab, events, model_of, refitted, replace_by
+from tests.support.lab import Archived, Lab, events, model_of, refitted, replace_by
 
 
 async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archived) -> None:
@@ -78,10 +77,9 @@ async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archi
     for key in (snapshots.file_key(keys, newest.id, 0), snapshots.file_key(keys, older.id, MANIFEST)):
         kept = await store.client.get(key)
         await store.client.set(key, kept[:-1])
-        async with acquire(store, keys) as lease:
-            await_nothing = ArchiveContext(store, model.artifacts, model.living, lease, SHORT)
-            assert await history_manifest.History(store, model.artifacts, keys).manifest() is None
-            assert await archive(await_nothing) is None
+        async with model.archiving() as to:
+            assert await History(store, model.artifacts, keys).manifest() is None
+            assert await archive(to) is None
         assert await store.client.xlen(keys.log) == 180
         await store.client.set(key, kept)
     assert (await model.archive()).n_entries == 119
@@ -97,7 +95,7 @@ async def test_a_segment_that_does_not_come_back_trims_nothing(model, monkeypatc
     with pytest.raises(Corrupted, match="does not give back"):
         await model.archive()
     assert await model.store.client.xlen(model.living.keys.log) == 180
-    assert await history_manifest.History(model.store, model.artifacts, model.living.keys).manifest() is None
+    assert await History(model.store, model.artifacts, model.living.keys).manifest() is None
 
 
 async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> None:
@@ -118,9 +116,6 @@ async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> N
     assert len((await model.contents()).segments) > 8
 
 
-# what is loaded
-
-
 async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
     contents = await model.archive()
     good = await replay(model.store, model.living, artifacts=model.artifacts)
@@ -131,8 +126,8 @@ async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> N
     with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
         await replay(model.store, model.living)
     with pytest.raises(NotReady, match="no usable snapshot"):
-        async with acquire(model.store, model.living.keys) as lease:
-            await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+        async with model.archiving() as to:
+            await restart_history(to)
     await model.artifacts.delete(contents.segments[0].name)
     with pytest.raises(Corrupted, match=contents.segments[0].name):
         await replay(model.store, model.living, artifacts=model.artifacts)
@@ -144,8 +139,7 @@ async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Arch
     assert early.live.n_learned == 31
     assert await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts) is None
     assert early.offset == START
-    async with acquire(model.store, model.living.keys) as lease:
-        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
+    async with model.archiving(HistoryParams(keep_bytes=1)) as to:
         await enforce_retention(to, contents)
     with pytest.raises(UnknownOffset):
         await load_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts)
@@ -165,15 +159,11 @@ async def test_a_replay_begins_with_the_state_of_a_refit_unless_it_is_about_an_e
         assert model.live.n_learned == learned
 
 
-# how much of history is deleted, and what stays because somebody needs it
-
-
 async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) -> None:
     contents = await model.archive()
     whole = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     bound = sum(segment.size for segment in contents.segments[3:]) + 5
-    async with acquire(model.store, model.living.keys) as lease:
-        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
+    async with model.archiving(HistoryParams(keep_bytes=bound)) as to:
         async with pins.hold_pin(model.store, model.living.keys, "a", Offset.of_entry(contents.segments[0].last)):
             await pins.pin(model.store, model.living.keys, "b", Offset.of_entry(contents.segments[2].last))
             first = await enforce_retention(to, contents)
@@ -234,9 +224,6 @@ async def test_a_replay_that_begins_while_the_first_entries_are_archived(model, 
     again = await replay(model.store, model.living, artifacts=model.artifacts, from_start=True)
     assert archived
     assert again.offset == model.offset(-1)
-
-
-# what nothing needs any more leaves the stores, and nothing that is needed or about to be
 
 
 async def swept(lab: Lab, sweep: FileCollector) -> int:

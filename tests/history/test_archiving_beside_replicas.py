@@ -1,6 +1,7 @@
 """A worker that archives beside replicas that learn: what they tell about it, and how they get on."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,11 @@ async def teach(replica: Replica, n: int, seed: int) -> Offset:
     return replica.model("default").offset
 
 
+async def refreshed(replica: Replica) -> Any:
+    await replica.storage_status.refresh()
+    return replica.storage_status.get(replica.model("default"))
+
+
 async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab) -> None:
     replica = await lab.replica()
     other = await lab.replica(artifacts=False)
@@ -44,8 +50,7 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(lab: Lab) -> None:
             await asyncio.sleep(0.1)
             seed += 1
     assert model.held_log_bytes < model.log_bytes
-    await replica.storage_status.refresh()
-    kept = replica.storage_status.get(model)
+    kept = await refreshed(replica)
     assert kept.snapshot is not None
     assert kept.log_entries + kept.trimmed_entries == model.position.n_entries
     assert kept.history.first == START
@@ -74,8 +79,7 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     worker = Worker(lab.store, OFTEN, artifacts=lab.artifacts, history_params=SMALL)
     catalog = await read_catalog(lab.store)
     await worker.sweep(catalog)
-    await replica.storage_status.refresh()
-    kept = replica.storage_status.get(replica.model("default"))
+    kept = await refreshed(replica)
     assert kept.figures()["untrimmed"] == 1
     assert kept.failure is not None
     status = replica.status()
@@ -86,8 +90,7 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     assert await lab.store.client.ttl(living.keys.key("worker-status")) > 0
     await flip(lab.store, living.keys.log, first)
     await worker.sweep(catalog)
-    await replica.storage_status.refresh()
-    kept = replica.storage_status.get(replica.model("default"))
+    kept = await refreshed(replica)
     assert (kept.failure, kept.figures()["untrimmed"], replica.status().history) == (None, 0, None)
     assert kept.trimmed_entries > 0
     assert replica.model("default").offset == last

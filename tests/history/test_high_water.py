@@ -14,20 +14,19 @@ from typer.testing import CliRunner
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.cli.main import app
 from abound.history import high_water
-from abound.history.archive import ArchiveContext, restart_history
+from abound.history.archive import restart_history
 from abound.history.high_water import HighWaterRecorder
 from abound.log.catalog import CATALOG_KEY, Catalog, read_catalog
-from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
+from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted
 from abound.processes.embedded_store import EmbeddedStore
 from abound.settings import Settings
 from abound.state.snapshots import delete_incarnation
 from abound.store.client import Store
-from abound.store.lease import acquire
 from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted
 from abound_core.types import Offset
 from tests.support.lab import Archived
 from tests.support.replicas import teach, until
-from tests.support.streams import append, create
+from tests.support.streams import append, create, fields_of
 from tests.support.valkey import PATIENT, Server
 
 
@@ -41,7 +40,6 @@ class Place:
         self.catalog = Catalog()
 
     async def check(self) -> None:
-        """What each process does at its start."""
         await high_water.check(self.settings, self.store)
 
     async def refusal(self) -> str:
@@ -68,8 +66,8 @@ class Place:
 
     async def delete(self, name: str) -> None:
         living = (await read_catalog(self.store)).get(name)
-        payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelDeleted(name, living.keys.incarnation)))
-        await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+        deleted = CatalogEntry(APPLY_VERSION, ModelDeleted(name, living.keys.incarnation))
+        await self.store.client.xadd(CATALOG_KEY, fields_of(deleted))
         await delete_incarnation(self.store, living.keys)
 
     @property
@@ -83,9 +81,6 @@ async def place(server: Server, tmp_path: Path) -> Any:
     place = Place(server.url, tmp_path / "artifacts")
     yield place
     await place.store.close()
-
-
-# what a young service leaves that is killed before its first snapshot
 
 
 @pytest.fixture
@@ -127,10 +122,6 @@ def cut(data: Path, part: float) -> None:
     os.truncate(log, int(log.stat().st_size * part))
 
 
-def lose_all(data: Path) -> None:
-    shutil.rmtree(data / "appendonlydir")
-
-
 EMPTY = (
     r"it is new, and the artifact store has the folder \w+ of another store; the catalogue .*"
     r"the model default ends at 0-0 \(0 entries\) and had reached .* \(20 entries\)"
@@ -150,7 +141,7 @@ EMPTY = (
             r"the log of the model news ends at 0-0 \(0 entries\) and had reached .* \(10 entries\)",
         ),
         (lambda data: cut(data, 0), EMPTY),
-        (lose_all, EMPTY),
+        (lambda data: shutil.rmtree(data / "appendonlydir"), EMPTY),
     ],
     ids=["cut", "half", "emptied", "removed"],
 )
@@ -186,9 +177,6 @@ async def test_commands_refuse_a_log_that_is_cut_off(data: Path, command: str) -
     ran = await asyncio.to_thread(CliRunner().invoke, app, [*command.split(), "--data-dir", str(data)])
     assert isinstance(ran.exception, CannotStart)
     assert re.search("the model default ends at .* had reached .*: abound store accept-loss", str(ran.exception))
-
-
-# the marks
 
 
 async def test_marks_that_cannot_be_read_refuse_the_start(place: Place) -> None:
@@ -242,9 +230,6 @@ async def test_a_tail_lost_since_the_reading_before_is_no_reason_to_refuse(place
     await place.check()
 
 
-# legitimate starts
-
-
 async def test_a_deleted_and_a_recreated_model_are_not_missed(place: Place) -> None:
     await place.learn(10)
     await place.learn(10, "news")
@@ -262,8 +247,8 @@ async def test_history_and_a_new_start_of_it_lower_no_mark(model: Archived, serv
     await place.check()
     await model.grow(10, 5)
     await place.record(recorder)
-    async with acquire(model.store, model.living.keys) as lease:
-        await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    async with model.archiving() as to:
+        await restart_history(to)
     await place.check()
     await place.store.close()
 
@@ -299,9 +284,6 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_away(place, m
     with pytest.raises(Corrupted, match="the next start will be refused"):  # it is back, and the marks stay
         await place.record()
     assert "(0 entries) and had reached" in await place.refusal()
-
-
-# who writes them
 
 
 async def test_a_replica_writes_marks_soon_after_an_event_and_at_its_end(place, server, monkeypatch, start_replica):

@@ -15,14 +15,13 @@ from abound.artifacts.artifact_store import ARTIFACTS_KEY
 from abound.artifacts.checksums import seal
 from abound.artifacts.zstandard import zstd
 from abound.history import history as history_manifest
-from abound.history.archive import ArchiveContext, restart_history, swap_manifest, write_segment
+from abound.history.archive import restart_history, swap_manifest, write_segment
 from abound.history.history import HistoryManifest, HistoryParams
 from abound.history.replay import replay
 from abound.history.segment import MAGIC, MOST_BYTES, decode_segment, encode_segment
 from abound.log import stream
 from abound.log.stream import Element
 from abound.store.key_names import ModelKeys
-from abound.store.lease import acquire
 from abound_core.errors import Corrupted
 from tests.support.lab import Archived
 
@@ -108,9 +107,6 @@ def test_a_segment_that_says_too_much_takes_no_memory() -> None:
         decode_segment(sealed(1000, unsized))
 
 
-# damage of what is stored
-
-
 Change = Callable[[Archived, HistoryManifest], Awaitable[None]]
 
 
@@ -149,8 +145,8 @@ async def test_a_damaged_segment_is_named_and_snapshots_stand_without_it(model: 
         await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     again = await replay(model.store, model.living, artifacts=model.artifacts)
     assert await again.compute_digest() == await good.compute_digest()
-    async with acquire(model.store, model.living.keys) as lease:  # the way out that the message names
-        begun = await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    async with model.archiving() as to:  # the way out that the message names
+        begun = await restart_history(to)
     assert begun.segments == []
     again = await replay(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert await again.compute_digest() == await good.compute_digest()
@@ -166,8 +162,7 @@ async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(model
     contents = await model.archive(HistoryParams(segment_bytes=10**6))
     name, fields = model.every[70]
     wrong = (name, [b"e", fields[1][:9] + bytes([fields[1][9] ^ 1]) + fields[1][10:], *fields[2:]])
-    async with acquire(model.store, model.living.keys) as lease:
-        to = ArchiveContext(model.store, model.artifacts, model.living, lease)
+    async with model.archiving(HistoryParams()) as to:
         (old,) = contents.segments
         elements = [*model.every[:70], wrong, *model.every[71:119]]
         segment = await write_segment(to, elements, old.n_before, old.bytes_before, old.log_bytes)

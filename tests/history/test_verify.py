@@ -26,7 +26,6 @@ from tests.support.streams import drafts
 
 
 async def publish_aged(store: Store, keys: ModelKeys, age: float, said: replica_status.PublishedStatus) -> None:
-    """Publish a status as if it were so many seconds old."""
     now, _ = await store.client.time()
     await store.client.hset(keys.key("replicas"), said.replica, expiring.pack(now - age, msgspec.json.encode(said)))
 
@@ -107,9 +106,6 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(server, start_r
             await asyncio.sleep(0.05)
     assert there == {first.id, other.id, "now", "runs", "elsewhere", "container"}
     assert own.numbering == replica_status.pid_namespace()
-
-
-# damage that good snapshots hide, and state files that are lost: both are found, with the way out
 
 
 async def run(lab: Lab, *words: str) -> tuple[int, str]:

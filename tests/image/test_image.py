@@ -3,12 +3,12 @@
 It takes the image ``abound`` that ``make image BUILDER=buildah`` has built, where there is one of this very code.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 from abound.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
 from tests.image.test_kernels import SAVED
+from tests.support.job_worker import until
 from tests.support.served import NDJSON, ndjson
 
 ROOT = Path(__file__).parents[2]
@@ -88,28 +89,24 @@ def running(container: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.Tem
     words += [*config["Env"], "NUMBA_DEBUG_CACHE=1", "ABOUND_HOST=127.0.0.1", f"ABOUND_PORT={port}"]
     words += ["sh", "-c", f'cd {config["WorkingDir"]}; exec "$@"', "sh", *config["Entrypoint"], *config["Cmd"]]
     output = folder / "output"
-    deadline = time.monotonic() + READY_SECONDS
     with output.open("wb") as file:
         process = subprocess.Popen(
             [*words, "--no-worker"], stdout=file, stderr=file, stdin=subprocess.DEVNULL, preexec_fn=dies_with_parent()
         )
     made = Running(f"http://127.0.0.1:{port}", process, output, config)
     try:
-        while not is_ready(made.url):
-            assert process.poll() is None, made.said()[-3000:]
-            assert time.monotonic() < deadline, made.said()[-3000:]
-            time.sleep(0.02)
+        until(lambda: is_ready(made), READY_SECONDS)
         yield made
     finally:
         process.kill()
         process.wait()
 
 
-def is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz", timeout=2).status_code == 200
-    except httpx.TransportError:
-        return False
+def is_ready(running: Running) -> bool:
+    assert running.process.poll() is None, running.said()[-3000:]
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{running.url}/readyz", timeout=2).status_code == 200
+    return False
 
 
 def test_it_is_ready_and_nothing_compiles(running):

@@ -22,18 +22,9 @@ from abound_core.limits import DATASET_LIMITS
 from abound_core.methods import fitted as fitting
 from abound_core.methods import registry
 from abound_core.methods.training.gather import gather
-from abound_core.methods.training.progress import no_progress
+from tests.core.methods.toy import RAW, fit
 
 N = 240
-SMALL: dict[str, dict[str, Any]] = {
-    "unweighted": {"tolerance": 1},
-    "exmlds1": {"dim": 5, "neighbors": 5},
-    "exmlds2": {"dim": 5, "neighbors": 5, "epochs": 2},
-    "exmlds3": {"dim": 5, "neighbors": 5},
-    "exmlds_joint": {"dim": 5, "neighbors": 5, "epochs": 1},
-    "ogeec": {"dim": 20, "learners": 2},
-    "rembrandt": {"k": 4, "p": 2},
-}
 
 
 class Place:
@@ -60,10 +51,6 @@ class Place:
         assert [one["progress"] for one in seen] == sorted(one["progress"] for one in seen), "progress never goes back"
         return seen[-1]
 
-    def files(self, model: str = "default") -> list[str]:
-        names = [str(path) for path in self.directory.rglob(f"{model}/*/versions/*/*") if path.is_file()]
-        return sorted(name.split("/versions/")[1] for name in names)
-
     async def load(self, job: dict[str, Any], model: str = "default") -> LoadedVersion:
         assert job["state"] == "succeeded", job["error"]
         return await versions.load(self.artifacts, self.keys(model), job["version"])
@@ -81,18 +68,15 @@ def instances(n: int, seed: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-def in_process(method: str, rows: list[dict[str, Any]], use_idf: bool | None = None) -> fitting.FittedMethod:
+def in_process(method: str, rows: list[dict[str, Any]]) -> fitting.FittedMethod:
     """The same method, fitted here on the same instances."""
     vectorizer = Vectorizer(ModelConfig(), DATASET_LIMITS)
     read = [DatasetInstance(features=msgspec.json.encode(row["features"]), labels=tuple(row["labels"])) for row in rows]
     data = gather(read, vectorizer, DATASET_LIMITS, (1, 2))
-    params = registry.params_of(method, SMALL.get(method, {}))
-    idf = registry.METHODS[method].idf if use_idf is None else use_idf
-    return fitting.fit(method, data, params, np.random.default_rng(7), no_progress, use_idf=idf)
+    return fit(method, data, seed=7, use_idf=registry.METHODS[method].idf, **RAW.get(method, {}))
 
 
 def same(left: fitting.FittedMethod, right: fitting.FittedMethod) -> None:
-    """Equal to the last bit, names and all."""
     first, second = left.to_arrays(), right.to_arrays()
     assert first.keys() == second.keys()
     for name, array in first.items():
@@ -110,7 +94,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.mark.parametrize("method", sorted(registry.METHODS))
 async def test_a_version_is_what_fitting_in_process_gives(place: Place, method: str) -> None:
-    job = place.done(method, seed=7, **SMALL.get(method, {}))
+    job = place.done(method, seed=7, **RAW.get(method, {}))
     loaded = await place.load(job)
     same(loaded.fitted, in_process(method, instances(N)))
     card = loaded.card
@@ -159,7 +143,7 @@ async def test_what_does_not_count_any_more_is_not_learned(place: Place) -> None
     assert place.done("restore", "past", to=here, reason="a mistake")["state"] == "succeeded"
     client.learn("past", {"instances": rows[40:]})
     assert place.done("forget", "past", source="bad", reason="poison")["state"] == "succeeded"
-    loaded = await place.load(place.done("ogeec", "past", seed=7, **SMALL["ogeec"]), "past")
+    loaded = await place.load(place.done("ogeec", "past", seed=7, **RAW["ogeec"]), "past")
     assert loaded.card.sizes["instances"] == 60
     same(loaded.fitted, in_process("ogeec", rows))
 
@@ -194,7 +178,7 @@ def test_a_model_without_events_has_nothing_to_fit_on(place: Place) -> None:
     place.client.configure("empty", {})
     job = place.done("swnn", "empty")
     assert (job["state"], job["error"]) == ("failed", "the model empty has learned nothing")
-    assert place.files("empty") == []
+    assert not list(place.directory.rglob("empty/*/versions/*/*"))
     place.client.learn("empty", {"features": {"a": 1}, "labels": ["b"]})
     place.client.import_("imported", place.client.export("empty"))
     job = place.done("ind", "imported")

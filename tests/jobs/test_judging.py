@@ -15,9 +15,9 @@ from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
 from abound_core.methods import fitted, registry
 from abound_core.methods.embeddings.ridge import Ridge
-from abound_core.methods.training.gather import MatrixBuilder, gather
+from abound_core.methods.training.gather import gather
 from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import SECRET, made
+from tests.core.methods.toy import SECRET, from_log, made
 
 
 @pytest.mark.parametrize("n_last", [0, 5, 60], ids=["none last", "some last", "all last"])
@@ -32,11 +32,7 @@ def test_names_of_labels_are_never_held_out(n_last: int) -> None:
         names.append(add_details(vector + pack_labels([f"other {i}"], DATASET_LIMITS), b"{}"))
     first, last = names[: 60 - n_last], names[60 - n_last :]
     records = [*instances[:180], *first, *instances[180:190], *last[:3], *instances[190:], *last[3:]]
-    gathering, at = MatrixBuilder(SECRET, dense_bytes=1), 0
-    for record in records:
-        gathering.add_record(b"".join(records), at)
-        at += len(record)
-    data = gathering.matrices()
+    data = from_log(records, dense_bytes=1)
     given = METHODS["swnn"].check({"S": 5}), data, True, ModelConfig(), no_progress, fitting.Stopwatch()
     model, metrics = fitting.evaluate_and_fit(*given)
     assert metrics["held_out"] == 20

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import pins
 from abound.jobs import dispatcher
 from abound.jobs.context import JobContext
@@ -17,7 +16,7 @@ from abound.jobs.dispatcher import JobDispatcher
 from abound.jobs.record import Job, new_id
 from abound.jobs.repository import JobParams, JobRepository
 from abound.log.catalog import CATALOG_KEY
-from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
+from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted
 from abound.settings import Settings
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
@@ -26,7 +25,7 @@ from abound.versions.card import CARD
 from abound_core.errors import Conflict, StoreUnavailable, UnknownJob, UnknownModel
 from abound_core.types import Offset
 from tests.support.replicas import until
-from tests.support.streams import create
+from tests.support.streams import create, fields_of
 from tests.support.valkey import Server
 
 
@@ -88,8 +87,8 @@ async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: JobRepository
     kept, gone = [await claimed(jobs, origin=living.origin) for _ in range(2)]
     contexts = [JobContext(Settings(), jobs.store, None, living, jobs, job) for job in (kept, gone)]
     await contexts[0].commit("here")
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelDeleted("default", living.keys.incarnation)))
-    await jobs.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+    deleted = CatalogEntry(APPLY_VERSION, ModelDeleted("default", living.keys.incarnation))
+    await jobs.store.client.xadd(CATALOG_KEY, fields_of(deleted))
     with pytest.raises(UnknownModel, match="default was deleted"):
         await contexts[1].commit("here")
     assert [(await jobs.get(job.id)).committed for job in (kept, gone)] == [True, False]
@@ -207,9 +206,6 @@ async def test_an_ended_job_is_forgotten_whole(jobs: JobRepository) -> None:
     assert set(await jobs.store.client.keys("*")) == kept
 
 
-# the keeper of jobs, in this process and without the processes that do them
-
-
 @pytest.fixture
 def settings(server: Server, tmp_path: Path) -> Settings:
     url = SecretStr(server.url)
@@ -245,15 +241,8 @@ class Stable:
         self._stopped.set()
 
 
-async def submitted(jobs: JobRepository) -> Job:
-    return await jobs.submit(Job(id=new_id(), state="queued", model="m", origin="1-0", method="steps", kind="replace"))
-
-
-async def running(jobs: JobRepository, holder: str = "dead:1") -> Job:
-    await submitted(jobs)
-    job = await jobs.claim("replace", holder)
-    assert job is not None
-    return job
+async def running(jobs: JobRepository) -> Job:
+    return await claimed(jobs, "dead:1", model="m")
 
 
 async def claimed_again(jobs: JobRepository, job: Job) -> Job:
@@ -264,18 +253,17 @@ async def claimed_again(jobs: JobRepository, job: Job) -> Job:
     return again
 
 
-async def reached(jobs: JobRepository, job: Job, state: str, seconds: float = 60.0) -> Job:
-    async with asyncio.timeout(seconds):
-        while (found := await jobs.get(job.id)).state != state:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return found
+async def reached(jobs: JobRepository, job: Job, state: str) -> Job:
+    async def is_reached() -> Job | None:
+        found = await jobs.get(job.id)
+        return found if found.state == state else None
+
+    return await until(is_reached)
 
 
-async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(settings, store):
+async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(settings, store, artifacts):
     """It failed over to a copy that lacks the commit; the artifact store lost nothing."""
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
-    artifacts = ArtifactStore(str(settings.artifacts_location()))
-    await artifacts.join(store)
     job = await running(jobs)
     keys = ModelKeys(job.model, "1-0")
     version, begun = versions.folder(keys, "1"), versions.folder(keys, "2")
@@ -289,11 +277,9 @@ async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(s
 
 
 @pytest.mark.parametrize("keepers", [1, 3])
-async def test_a_silent_job_is_cleaned_up_and_waits_again(settings, store, monkeypatch, keepers):
+async def test_a_silent_job_is_cleaned_up_and_waits_again(settings, store, artifacts, monkeypatch, keepers):
     monkeypatch.setattr(dispatcher, "RETRY_SECONDS", 0.5)
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5, attempts=2))
-    artifacts = ArtifactStore(str(settings.artifacts_location()))
-    await artifacts.join(store)
     job = await running(jobs)
     await jobs.add_owned_prefix(job, "m/jobs/1")
     await artifacts.put("m/jobs/1/part", b"x")

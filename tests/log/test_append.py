@@ -28,9 +28,6 @@ async def learn(replica: Replica, one: LearnDraft, **options: object) -> LearnOu
     return (await replica.learn("default", [one], **options))[0]  # type: ignore[arg-type]
 
 
-# requests at one time share entries; a batch is one entry
-
-
 async def test_requests_at_one_time_share_entries(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
     learned = await asyncio.gather(*(learn(replica, one) for one in drafts(200)))
@@ -53,9 +50,6 @@ async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, st
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::3])
     assert all(isinstance(outcome, LearnOutcome) for i, outcome in enumerate(outcomes) if i % 3)
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
-
-
-# what waits, a group and the log are bounded
 
 
 async def test_what_waits_is_bounded(own_server: Server, start_replica: StartReplica) -> None:
@@ -106,9 +100,6 @@ def test_a_request_that_no_store_takes_cannot_be_allowed() -> None:
         LogParams(request_bytes=2**29)
 
 
-# a store that hangs, refuses or has become a copy
-
-
 def warning(replica: Replica) -> str:
     durability = replica.status().durability
     return durability.warning or "" if durability is not None else ""
@@ -141,9 +132,6 @@ async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(o
             waiting.set("x", "y")
         assert waiting.client_id() != before
     await store.close()
-
-
-# which durability is claimed of an entry, and when none is
 
 
 FSYNC = ReplicaParams(durability="fsync")
@@ -197,15 +185,10 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
     one = draft('{"a": 1}', "x")
     assert (await learn(replica, one)).applied
 
-    async def warned(expected: bool) -> None:
-        async with asyncio.timeout(60):
-            while (durability := replica.status().durability) is None or expected != bool(durability.warning):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-
-    await warned(False)
+    await until(lambda: not warning(replica))
     with server.client() as client:
         client.config_set(name, wrong)
-        await warned(True)
+        await until(lambda: warning(replica))
         for refused in (
             learn(replica, one),
             replica.configure("default", {"d_max": 3}),
@@ -220,7 +203,7 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
         live = replica.model("default").live
         assert len(live.rank(one.records[: -len(pack_labels(["x"], Limits()))], 5).class_ids) == 1
         client.config_set(name, right)
-    await warned(False)
+    await until(lambda: not warning(replica))
     assert (await learn(replica, one)).ranks == [1]
 
 

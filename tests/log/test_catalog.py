@@ -26,6 +26,7 @@ from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.types import START, Offset
 from tests.support.replicas import until
+from tests.support.streams import fields_of
 
 
 def element(entry_id: str, event: Any) -> Element:
@@ -141,8 +142,7 @@ def test_an_entry_that_says_all_has_the_replacements_too(before: list[Any]) -> N
 
 async def append(store: Store, *events: Any) -> None:
     for event in events:
-        _, fields = element("1-0", event)
-        await store.client.xadd(CATALOG_KEY, {"e": fields[1], "c": fields[3]})
+        await store.client.xadd(CATALOG_KEY, fields_of(CatalogEntry(APPLY_VERSION, event)))
 
 
 async def test_the_stream_is_made_shorter_by_one_who_has_read_all_of_it(store: Store) -> None:

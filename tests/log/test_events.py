@@ -142,9 +142,6 @@ def test_an_entry_of_a_newer_release_is_not_damaged_but_unknown(newer: list[byte
         decode_entry(newer)
 
 
-# whatever bytes are read in the place of entries: a clear error, never a crash, never a wrong index
-
-
 ENTRIES = [
     encode(Entry(APPLY_VERSION, b"12345678", 7, event))[0]
     for event in (

@@ -218,11 +218,8 @@ def test_levels_that_a_store_can_reach() -> None:
     assert always._replace(pauses=True, waitaof=True).reachable("fsync")  # WAITAOF waits until it has synced again
     assert not always.reachable("replica")
     assert always._replace(replicas=1).reachable("replica")
-    for facts, level, what in (
-        (everysec, "fsync", "CONFIG SET appendfsync always"),
-        (always, "replica", "no connected"),
-    ):
-        assert what in str(facts.lacks(level))
+    assert "CONFIG SET appendfsync always" in str(everysec.lacks("fsync"))
+    assert "no connected" in str(always.lacks("replica"))
     assert always.lacks("fsync") is None
 
 
@@ -241,17 +238,11 @@ def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], hol
     assert build_server_info(said, {}, {}, {}, {}).waitaof is holds
 
 
-# commands in one piece
-
-
 async def test_commands_in_one_piece(store: Store) -> None:
     connection = await store.open_connection("test")
     for i in range(1, 4):
-        assert await connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5) == [
-            i,
-            str(i).encode(),
-            b"PONG",
-        ]
+        answers = await connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
+        assert answers == [i, str(i).encode(), b"PONG"]
         assert await connection.call("GET", "n", seconds=5) == str(i).encode()
     for pair in ((("INCR",), ("GET", "n")), (("GET", "n"), ("INCR",))):
         with pytest.raises(hiredis.ReplyError):

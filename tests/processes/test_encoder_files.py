@@ -1,6 +1,7 @@
 """Encoders: a text has the vector that is the sum of those of its tokens, from files that are checked."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,10 @@ def encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(text_encoder, "source", None)
     use_encoders(tmp_path)
     return tmp_path
+
+
+def vectorizer_of(**analyzer: Any) -> Vectorizer:
+    return Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": analyzer}), Limits())
 
 
 def refusal(name: str) -> str:
@@ -106,8 +111,7 @@ def test_tokens_may_share_rows_and_have_weights(encoders: Path) -> None:
 def test_a_text_is_encoded_up_to_8000_characters(encoders: Path) -> None:
     """Characters count, not bytes; all words of the text stay words."""
     make(encoders / "small")
-    vectorizer = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "small"}}), Limits())
-    plain = Vectorizer(ModelConfig(update="sls"), Limits())
+    vectorizer, plain = vectorizer_of(embed="small"), vectorizer_of()
     encoder = text_encoder.load("small")
     for unknown in ("a ", "ä ", "\U0001f33e "):
         start = unknown * 3997 + " wheat"
@@ -146,8 +150,7 @@ def test_a_name_is_no_path(name: object) -> None:
 
 def test_a_model_encodes_texts_that_come_without_a_vector(encoders: Path) -> None:
     make(encoders / "small")
-    vectorizer = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "small"}}), Limits())
-    plain = Vectorizer(ModelConfig(update="sls"), Limits())
+    vectorizer, plain = vectorizer_of(embed="small"), vectorizer_of()
     own = text_encoder.load("small").encode("wheat price")
     assert vectorizer.vectorize(None, "wheat price") == plain.vectorize(None, "wheat price", own)
     other = quantize(np.array([3.0, 2.0, 1.0]))
@@ -158,9 +161,8 @@ def test_a_model_encodes_texts_that_come_without_a_vector(encoders: Path) -> Non
 
 def test_an_encoder_may_read_one_field_of_a_text_and_all_of_its_words(encoders: Path) -> None:
     make(encoders / "small")
-    analyzer = {"embed": "small", "embed_field": "title", "prefix": 3}
-    vectorizer = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": analyzer}), Limits())
-    plain = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": {"prefix": 3}}), Limits())
+    vectorizer = vectorizer_of(embed="small", embed_field="title", prefix=3)
+    plain = vectorizer_of(prefix=3)
     encode = text_encoder.load("small").encode
     for text, read in (
         ({"title": "wheat", "body": "price"}, "wheat"),

@@ -17,6 +17,7 @@ import pytest
 from abound.processes import kernel_cache, kernel_compiler
 from abound.processes.kernel_cache import KEPT_SECONDS, VARIABLE, set_cache_dir
 from abound_core.errors import CannotStart
+from tests.support.job_worker import until
 from tests.support.served import Served, problem, served
 
 ROOT = Path(__file__).parents[2]
@@ -89,14 +90,9 @@ def test_with_an_empty_cache_the_service_is_ready_before_all_is_compiled(tmp_pat
 
 
 def learn_at_once(http: httpx.Client) -> None:
-    deadline = time.monotonic() + 600
-    while (answer := http.put("/models/small", json={"update": "sls"})).status_code == 503:
-        assert time.monotonic() < deadline
+    answer = until(lambda: (got := http.put("/models/small", json={"update": "sls"})).status_code != 503 and got, 600)
     assert answer.status_code == 201
     assert http.post("/models/small/learn", json={"text": "wheat", "labels": ["grain"]}).is_success
-
-
-# compiled kernels are kept apart by the version of their source
 
 
 @pytest.fixture

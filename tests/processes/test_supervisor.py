@@ -18,11 +18,9 @@ from abound.processes.child import MAX_CRASHES, MAX_REFUSALS, Child
 from abound.processes.startup_page import StartupServer, StartupStatus, listen, url_of
 from abound.processes.status_pipe import EXIT_REFUSED, Report, Reporter
 from abound_core.errors import CannotStart, NotReady
+from tests.support.replicas import until
 
 PROGRAM = "tests.support.child_program"
-
-
-# the port
 
 
 def test_a_port_in_use_is_refused_in_words():
@@ -37,9 +35,6 @@ def test_a_port_in_use_is_refused_in_words():
 def test_a_host_that_is_not_this_machine_is_refused(host):
     with pytest.raises(CannotStart, match=host[:20]):
         listen(host, 0)
-
-
-# before a replica is ready
 
 
 @pytest.fixture
@@ -92,9 +87,6 @@ async def test_closed_it_leaves_connections_to_whoever_accepts_next(door):
     assert (await waiting).status_code == 200
 
 
-# children
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(child_module, "FIRST_DELAY", 0.01)
@@ -105,30 +97,18 @@ def quick(monkeypatch):
 class Kept:
     """A child with the words it said, and a way to wait for what it reports."""
 
-    def __init__(self, *words, essential=True, fds=()):
+    def __init__(self, *words, essential=True):
         self.said = []
         self.changes = asyncio.Condition()
-        self.child = Child(
-            "child",
-            PROGRAM,
-            words,
-            os.environ,
-            fds,
-            changed=lambda: asyncio.ensure_future(self._tell()),
-            say=self.said.append,
-            essential=essential,
-        )
+        told = {"changed": lambda: asyncio.ensure_future(self._tell()), "say": self.said.append}
+        self.child = Child("child", PROGRAM, words, os.environ, (), essential=essential, **told)
 
     async def _tell(self):
         async with self.changes:
             self.changes.notify_all()
 
     async def until_said(self, n):
-        async with asyncio.timeout(120):
-            while True:
-                if len(self.said) >= n:
-                    return
-                await asyncio.sleep(0.02)
+        await until(lambda: len(self.said) >= n, 120)
 
     async def until(self, condition):
         async with asyncio.timeout(120), self.changes:
@@ -240,12 +220,6 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
     reporter("nobody listens", 1.0)
     os.close(writing)
     Reporter(None)("nobody is there", 1.0)
-
-
-# what the children are told
-
-
-# free memory in a control group
 
 
 MB = 2**20

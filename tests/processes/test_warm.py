@@ -12,6 +12,7 @@ import sys
 from abound.processes.kernel_cache import set_cache_dir
 
 set_cache_dir()
+import contextlib
 import json
 
 from numba.core.dispatcher import Dispatcher
@@ -63,57 +64,48 @@ with served() as service:
     assert service.http.get("/models/default/labels?prefix=l").json()["labels"]
     print(sorted(loaded() - before))
 
-    warmup("sls")
-    before = loaded()
-    assert service.http.put("/models/rows", json={"update": "sls", "rerank": False}).is_success
-    for n in range(9):
-        post("/models/rows/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
-    assert service.http.get("/models/rows/stats").json()["in_rows"]
-    post("/models/rows/classify", {"text": "a", "explain": True})
-    assert service.http.get("/models/rows").json()["digest"]
-    config = {"update": "sls", "rerank": False, "rows": False, "max_features": 3}
-    assert service.http.put("/models/lists", json=config).is_success
-    for text in ("a b c", "d e f"):
-        post("/models/lists/learn", {"text": text, "labels": ["x", "y"]})
-    post("/models/lists/classify", {"text": "a", "explain": True})
-    print(sorted(loaded() - before))
+    def plain(i):
+        return {}
 
-    warmup("plain")
-    before = loaded()
-    for update in ("fsu", "sls"):
-        config = {"update": update, "calibrate": False, "rerank": False}
-        assert service.http.put(f"/models/p{update}", json=config).is_success
-        for n in range(9):
-            post(f"/models/p{update}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
-        post(f"/models/p{update}/classify", {"text": "a"})
-    print(sorted(loaded() - before))
+    def learn(model, n, config, *bodies):
+        assert service.http.put(f"/models/{model}", json=config).is_success
+        for i in range(n):
+            for body in bodies:
+                post(f"/models/{model}/learn", {"text": f"a b{i}", "labels": ["x", f"y{i}"], **body(i)})
 
-    warmup("reranked")
-    before = loaded()
-    for calibrate in (False, True):
-        name = f"/models/r{calibrate}"
-        assert service.http.put(name, json={"update": "sls", "calibrate": calibrate}).is_success
-        for n in range(9):
-            post(f"{name}/learn", {"text": f"a b{n}", "vector": [1, n], "labels": ["x", f"y{n}"]})
-            post(f"{name}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
-        post(f"{name}/classify", {"text": "a", "vector": [1, 2], "explain": True, "exclude": ["y1"]})
-        post(f"{name}/classify", {"vector": [1, 2], "min_probability": 0.1})
-        assert service.http.get(name).json()["digest"]
-    print(sorted(loaded() - before))
+    @contextlib.contextmanager
+    def only(group):
+        warmup(group)
+        before = loaded()
+        yield
+        print(sorted(loaded() - before))
 
-    warmup("decided")
-    before = loaded()
-    for update in ("fsu", "sls"):
-        name = f"/models/d{update}"
-        assert service.http.put(name, json={"update": update, "decide": {}}).is_success
-        for n in range(9):
-            post(f"{name}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
-            post(f"{name}/learn", {"text": f"a b{n}", "none": True})
-        post(f"{name}/classify", {"text": "a", "exclude": ["y1"]})
-        assert service.http.get(f"{name}/stats").json()["decisions"]["all"]["n"] == 18
-    post("/models/dsls/learn", {"text": "a", "vector": [1, 2], "labels": ["x"]})
-    post("/models/dsls/classify", {"vector": [1, 2]})
-    print(sorted(loaded() - before))
+    with only("sls"):
+        learn("rows", 9, {"update": "sls", "rerank": False}, plain)
+        assert service.http.get("/models/rows/stats").json()["in_rows"]
+        post("/models/rows/classify", {"text": "a", "explain": True})
+        assert service.http.get("/models/rows").json()["digest"]
+        config = {"update": "sls", "rerank": False, "rows": False, "max_features": 3}
+        learn("lists", 2, config, lambda i: {"text": ("a b c", "d e f")[i]})
+        post("/models/lists/classify", {"text": "a", "explain": True})
+    with only("plain"):
+        for update in ("fsu", "sls"):
+            learn(f"p{update}", 9, {"update": update, "calibrate": False, "rerank": False}, plain)
+            post(f"/models/p{update}/classify", {"text": "a"})
+    with only("reranked"):
+        for calibrate in (False, True):
+            name = f"/models/r{calibrate}"
+            learn(f"r{calibrate}", 9, {"update": "sls", "calibrate": calibrate}, lambda i: {"vector": [1, i]}, plain)
+            post(f"{name}/classify", {"text": "a", "vector": [1, 2], "explain": True, "exclude": ["y1"]})
+            post(f"{name}/classify", {"vector": [1, 2], "min_probability": 0.1})
+            assert service.http.get(name).json()["digest"]
+    with only("decided"):
+        for update in ("fsu", "sls"):
+            learn(f"d{update}", 9, {"update": update, "decide": {}}, plain, lambda i: {"labels": [], "none": True})
+            post(f"/models/d{update}/classify", {"text": "a", "exclude": ["y1"]})
+            assert service.http.get(f"/models/d{update}/stats").json()["decisions"]["all"]["n"] == 18
+        post("/models/dsls/learn", {"text": "a", "vector": [1, 2], "labels": ["x"]})
+        post("/models/dsls/classify", {"vector": [1, 2]})
 """
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from abound.history.replay import compact
+from abound.history.segment import decode_segment
 from abound.jobs.replace import forget, refit
 from abound.log.catalog import DEFAULT_MODEL
-from abound.log.events import APPLY_VERSION, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
+from abound.log.events import ConfigureEvent, LearnEvent, MarkEvent
 from abound.replace.forget import ForgetParams, delete_others
 from abound.replace.refit import RefitParams
 from abound.replica.predictions import RememberParams, newest_predictions, recall, remember, vector_fingerprint
@@ -17,10 +18,9 @@ from abound.state import snapshots
 from abound.store.key_names import ModelKeys
 from abound_core.errors import Conflict, InvalidInstance, UnknownOffset
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import warmup
 from abound_core.types import Offset
 from tests.support.lab import SMALL, Lab, digest_at, digest_of, events, keyed, replace_by
-from tests.support.streams import drafts, record
+from tests.support.streams import drafts, logged, record
 from tests.support.valkey import Server
 
 
@@ -94,10 +94,9 @@ async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(lab: Lab) -> Non
     one = await lab.replica()
     await lab.teach(*events(5, 1))
     now = lab.past[-1][0].milliseconds
-    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("future")))
     future = Offset(now + 3_600_000, 0, 0)
     log = (await lab.living()).keys.log
-    await lab.store.client.xadd(log, {"e": payload, "c": checksum}, id=future.entry)
+    await lab.store.client.xadd(log, logged(MarkEvent("future")), id=future.entry)
     late = await lab.teach(*events(5, 2, "spy"))
     assert {at.milliseconds for at in late} == {future.milliseconds}
     since = now / 1000 - 60
@@ -147,11 +146,8 @@ async def test_a_refit_that_learned_the_events_is_dropped_and_one_before_them_st
 @pytest.fixture
 async def own_lab(own_server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
     """A lab whose store's files nobody else writes to."""
-    warmup()
-    lab = Lab(own_server, tmp_path)
-    await lab.open()
-    yield lab
-    await lab.close()
+    async with Lab(own_server, tmp_path) as lab:
+        yield lab
 
 
 async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_lab: Lab) -> None:
@@ -220,8 +216,6 @@ async def traces(lab: Lab, word: bytes) -> list[str]:
     for name in await lab.artifacts.names():
         data = await lab.artifacts.get(name)
         if name.endswith(".seg"):
-            from abound.history.segment import decode_segment
-
             data = b"".join(part for _, fields in decode_segment(data) for part in fields)
         if word in data:
             found.append(name)

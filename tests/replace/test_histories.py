@@ -23,16 +23,9 @@ SOURCES = ("good", "bad", "worse")
 
 
 class Told:
-    """What the model has learned: states to begin with, events and the receipts of their keys, as a plain list.
+    """What the model has learned: a state that an import brought, and events in order, as a plain list.
 
-    Attributes
-    ----------
-    base : LiveModel or None
-        What an import brought.
-    events : list of (Offset, LearnEvent)
-        In order; without those that were discarded or forgotten, and without repeats.
-    start : Offset
-        The import: nothing before it can be restored or forgotten.
+    Without events that were discarded or forgotten. Nothing before its start can be restored or forgotten.
     """
 
     def __init__(self, base: LiveModel | None = None, start: Offset = START) -> None:

@@ -5,6 +5,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from abound.history.replay import replay
 from abound.history.verify import verify
 from abound.jobs.replace import RestoreParams, refit, restore
 from abound.jobs.training_data import matrices_of_history
@@ -26,9 +27,6 @@ from tests.support.streams import drafts
 
 
 async def same_again(replacement: Replacement) -> Past:
-    """A replacement by the same: the model as it is."""
-    from abound.history.replay import replay
-
     place = replacement.context
     model = await replay(place.store, replacement.living, replacement.after, artifacts=place.artifacts)
     return Past(model=model, source=replacement.living, tail_after=replacement.after)
@@ -84,9 +82,6 @@ async def test_a_job_that_was_done_is_not_done_again(lab: Lab) -> None:
     assert one.model(DEFAULT_MODEL).live.n_learned == 11
 
 
-# restore
-
-
 async def test_restore_past_the_log_or_before_history_is_refused(lab: Lab) -> None:
     await lab.teach(*events(5))
     with pytest.raises(InvalidInstance, match="ends at"):
@@ -122,11 +117,7 @@ async def test_a_restore_to_before_an_activation_keeps_what_is_active(lab: Lab) 
     assert (await read_active(lab.store, (await lab.living()).keys)).version == card.id
 
 
-# learning the past anew with other settings, as a job does it
-
-
 def registrations(n: int, word: str, source: str | None = None, named: bool = True) -> list[LearnEvent]:
-    """Registrations of a label each, with a name and details, or with details alone."""
     vectorizer = Vectorizer(ModelConfig(), Limits())
     found = []
     for i in range(n):

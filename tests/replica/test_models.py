@@ -104,9 +104,11 @@ async def test_a_replica_catches_up_with_what_another_one_acknowledged(server, s
 
 async def test_a_change_is_answered_once_every_replica_has_it(server: Server, start_replica: StartReplica) -> None:
     one, other = await start_replica(server), await start_replica(server)
-    async with asyncio.timeout(60):
-        while len(await one.replicas("default")) < 2:  # noqa: ASYNC110  it waits for those that it knows of
-            await asyncio.sleep(0.02)
+
+    async def are_known() -> bool:  # it waits for those that it knows of
+        return len(await one.replicas("default")) == 2
+
+    await until(are_known)
     async with other.model("default").paused():
         changing = asyncio.create_task(one.configure("default", {"boolean": True}))
         await until(lambda: one.model("default").live.config.boolean)
@@ -116,15 +118,17 @@ async def test_a_change_is_answered_once_every_replica_has_it(server: Server, st
     assert other.model("default").live.config.boolean
 
 
-# replicas of one log have the same state; each reports what it is and how far its start is
+async def is_refused(server: Server, why: str, params: ReplicaParams | None = None) -> None:
+    replica = Replica(Store(server.url, server.store_params), params)
+    with pytest.raises(CannotStart, match=why):
+        await replica.start()
+    await replica.stop()
 
 
 async def test_a_store_that_cannot_reach_the_default_durability_is_refused(server, start_replica):
     await start_replica(server, ReplicaParams(durability="fsync"))
-    replica = Replica(Store(server.url, server.store_params), ReplicaParams(durability="replica"))
-    with pytest.raises(CannotStart, match="ABOUND_DURABILITY is replica, but the store has no connected replica"):
-        await replica.start()
-    await replica.stop()
+    why = "ABOUND_DURABILITY is replica, but the store has no connected replica"
+    await is_refused(server, why, ReplicaParams(durability="replica"))
 
 
 async def test_start_tells_how_far_it_is(server: Server, start_replica: StartReplica) -> None:
@@ -144,9 +148,6 @@ async def test_start_tells_how_far_it_is(server: Server, start_replica: StartRep
     assert len(set(replaying)) > 3
     assert replaying[-1] == 1.0
     assert other.status().stage == "draining"
-
-
-# a log or catalog that cannot be read stops a model or the start, and is never skipped
 
 
 PAYLOAD = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("token")))[0]
@@ -185,10 +186,7 @@ async def test_a_damaged_catalog_is_no_start(server: Server, start_replica: Star
     await replica.store.client.xadd(CATALOG_KEY, DAMAGED["checksum is wrong"])
     await until(lambda: not replica.status().ready)
     assert "catalog" in (replica.status().reason or "")
-    other = Replica(Store(server.url, server.store_params))
-    with pytest.raises(CannotStart, match=r"entry .* of the catalogue cannot be applied"):
-        await other.start()
-    await other.stop()
+    await is_refused(server, "entry .* of the catalogue cannot be applied")
 
 
 async def test_a_log_without_its_beginning_is_no_start(server: Server, start_replica: StartReplica) -> None:
@@ -196,7 +194,4 @@ async def test_a_log_without_its_beginning_is_no_start(server: Server, start_rep
     await teach(replica)
     offset = await teach(replica, seed=2)
     await replica.store.client.xtrim(replica.model("default").keys.log, minid=offset.entry, approximate=False)
-    other = Replica(Store(server.url, server.store_params))
-    with pytest.raises(CannotStart, match=r"lost its beginning, and there is no history .*from a backup"):
-        await other.start()
-    await other.stop()
+    await is_refused(server, "lost its beginning, and there is no history .*from a backup")

@@ -1,19 +1,18 @@
 """A replica while its store is away, was emptied, or is another one."""
 
 import asyncio
-import time
 
 import httpx
 import pytest
 
-from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
+from abound.log.events import LearnEvent
 from abound_core.config import ModelConfig
 from abound_core.errors import InvalidInstance, StoreUnavailable
 from abound_core.model.entry_application import Unit
 from tests.support import job_worker
 from tests.support.replicas import digests, teach, until
 from tests.support.served import served
-from tests.support.streams import draft, drafts
+from tests.support.streams import draft, drafts, logged
 
 
 @pytest.mark.parametrize(("bound", "status"), [(None, 200), (0.2, 503)])
@@ -21,14 +20,12 @@ def test_a_replica_cut_off_is_ready_up_to_the_bound(bound, status):
     with served(max_staleness=bound) as service:
         assert service.http.get("/readyz").json()["log"] == "connected"
         service.server.kill()
-        deadline = time.monotonic() + 60
-        while True:
+
+        def cut_off() -> httpx.Response | None:
             answer = service.http.get("/readyz")
-            cut_off = answer.json().get("since", 0) > 0.3 or answer.status_code == 503
-            if cut_off or time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
-        assert cut_off
+            return answer if answer.json().get("since", 0) > 0.3 or answer.status_code == 503 else None
+
+        answer = job_worker.until(cut_off)
         assert answer.status_code == status
         assert ("more than max_staleness (0.2 s)" in answer.text) is (bound is not None)
         assert service.http.post("/classify", json={"text": "wheat"}).status_code == 200
@@ -107,6 +104,10 @@ async def test_what_min_offset_promises_when_the_store_has_lost_the_event(server
         assert replica.model("default").live.n_learned == 10
 
 
+def learned(seed: int) -> dict[str | bytes, bytes]:
+    return logged(LearnEvent(drafts(1, seed)[0].records, 1, [Unit(1)]), seed)
+
+
 async def test_nothing_is_read_from_a_server_that_was_made_a_copy(servers, start_replica):
     """A failover by hand: the connection outlives it, and the log behind it is another one from some moment on."""
     primary, copy = servers
@@ -119,23 +120,16 @@ async def test_nothing_is_read_from_a_server_that_was_made_a_copy(servers, start
         new.execute_command("REPLICAOF", "NO", "ONE")
         await teach(replica, 3, 2)  # the new primary never gets it
         async with model.paused():  # the follower is busy with an entry, and not with waiting for one
-            old.xadd(log, entry(7))
+            old.xadd(log, learned(7))
             await until(lambda: model.has_waiting_entry)
             old.execute_command("REPLICAOF", "127.0.0.1", copy.settings["port"])
             for seed in range(6):
-                new.xadd(log, entry(seed))
+                new.xadd(log, learned(seed))
             await until(lambda: old.xlen(log) == new.xlen(log))
         await until(lambda: replica.status().log == "cut off")
-        new.xadd(log, entry(8))
+        new.xadd(log, learned(8))
         await asyncio.sleep(1.5)
         assert (replica.status().ready, model.live.n_learned) == (True, 9)
         old.execute_command("REPLICAOF", "NO", "ONE")
         await until(lambda: replica.status().log == "connected" and model.live.n_learned == 12)
         assert len(await digests(replica, await start_replica(primary))) == 1
-
-
-def entry(seed: int) -> dict[str | bytes, bytes]:
-    payload, checksum = encode(
-        Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(drafts(1, seed)[0].records, 1, [Unit(1)]))
-    )
-    return {"e": payload, "c": checksum}

@@ -16,13 +16,9 @@ from abound.processes.lifetime import dies_with_parent
 from abound.processes.parallel import parallel
 from abound_core.errors import CannotStart, ClusterUnavailable, InvalidInstance
 from abound_core.measures import Rankings
-from abound_core.methods import fitted as fitting
-from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
-from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.methods.training.parallel import spread
-from abound_core.methods.training.progress import no_progress
-from tests.support.small_versions import vector
+from tests.core.methods.toy import RAW, fit, made
 
 Client = pytest.importorskip("distributed").Client
 
@@ -69,11 +65,11 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster with two workers."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
-    made.add_worker()
-    made.add_worker()
-    yield made.address
-    made.stop()
+    started = Cluster(tmp_path_factory.mktemp("cluster"))
+    started.add_worker()
+    started.add_worker()
+    yield started.address
+    started.stop()
 
 
 @pytest.fixture
@@ -81,31 +77,16 @@ def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]
     """A cluster with one worker, to be killed; nobody waits long for another one."""
     monkeypatch.setattr("abound.processes.parallel.BACK_SECONDS", 60.0)
     monkeypatch.setattr("abound.processes.parallel.LOOK_SECONDS", 0.1)
-    made = Cluster(tmp_path)
-    made.add_worker()
-    yield made
-    made.stop()
-
-
-SMALL = {"dim": 10, "learners": 2, "clusters": 2}
-PARAMS = {
-    "ogeec": {"dim": 20, "learners": 2},
-    "exmlds1": SMALL,
-    "exmlds2": SMALL | {"epochs": 2},
-    "exmlds3": SMALL,
-    "exmlds_joint": SMALL | {"epochs": 1},
-}
+    started = Cluster(tmp_path)
+    started.add_worker()
+    yield started
+    started.stop()
 
 
 def fitted(method: str) -> tuple[FittedMethod, Rankings]:
-    rng = np.random.default_rng(0)
-    vectors = [vector({f"f{i}": 1.0 for i in rng.integers(0, 200, 6).tolist()}) for _ in range(700)]
-    gathering = MatrixBuilder((1, 2))
-    for one, label in zip(vectors, rng.integers(0, 12, len(vectors)).tolist(), strict=True):
-        gathering.add(one, [f"l{label}"])
-    params = registry.params_of(method, PARAMS.get(method, {}))
-    made = fitting.fit(method, gathering.matrices(), params, np.random.default_rng(3), no_progress)
-    return made, made.rank_vectors(vectors, 10)
+    data = made(700, seed=0)
+    model = fit(method, data, **RAW.get(method, {}))
+    return model, model.rank(data.X, 10)
 
 
 def applied(cluster: str) -> dict[int, int]:

@@ -4,6 +4,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from abound.client import Client, Model
 from benchmarks import composed
 from benchmarks.composed import Composed
+from tests.support.job_worker import until
 
 pytestmark = [
     pytest.mark.long,
@@ -44,7 +46,8 @@ def test_the_balancer_says_in_our_words_that_nobody_is_there_and_goes_on_when_th
         model = Model(client, "default")
         model.learn(labels=["here"], features={"compose-before": 1})
         running.hide()
-        answer = until_status(http, 503)
+        asking = partial(http.post, "/classify", json={"text": "a"}, timeout=90)
+        answer = until(lambda: (got := asking()).status_code == 503 and got)
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.headers["retry-after"] == "1"
         assert answer.json()["request_id"]
@@ -54,14 +57,6 @@ def test_the_balancer_says_in_our_words_that_nobody_is_there_and_goes_on_when_th
         assert pauses
         assert set(pauses) == {1.0}
         assert model.learn(labels=["back"], features={"compose-after": 1}).applied
-
-
-def until_status(http: httpx.Client, status: int) -> httpx.Response:
-    deadline = time.monotonic() + 60
-    while (answer := http.post("/classify", json={"text": "a"}, timeout=90)).status_code != status:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return answer
 
 
 @pytest.mark.parametrize(

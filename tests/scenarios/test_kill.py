@@ -35,7 +35,11 @@ def kill_while_learning(work: Path, kills: int, config: dict[str, Any]) -> tuple
         Learner(f"http://127.0.0.1:{port}", f"event/{form}", form, "log", texts(), book, 0.02)
         for form in ("single", "batch", "lines")
     ]
-    serving = Serving(work / "data", *options, output=work / "output")
+
+    def start() -> Serving:
+        return Serving(work / "data", *options, output=work / "output")
+
+    serving = start()
     try:
         serving.until_ready()
         httpx.put(f"{serving.url}/models/default", json=config, timeout=60).raise_for_status()
@@ -46,7 +50,7 @@ def kill_while_learning(work: Path, kills: int, config: dict[str, Any]) -> tuple
             while len(book.acknowledged) < enough and time.monotonic() < deadline:
                 time.sleep(0.005)
             serving.kill()
-            serving = Serving(work / "data", *options, output=work / "output")
+            serving = start()
             serving.until_ready()
         for learner in learners:
             learner.stop()
@@ -54,7 +58,7 @@ def kill_while_learning(work: Path, kills: int, config: dict[str, Any]) -> tuple
             learner.join(60)
         before = ask(serving.url)
         serving.kill()
-        serving = Serving(work / "data", *options, output=work / "output")
+        serving = start()
         serving.until_ready()
         assert ask(serving.url) == before
         findings = examine_now(

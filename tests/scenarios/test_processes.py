@@ -58,9 +58,6 @@ def test_an_address_that_others_reach_without_a_key(tmp_path):
     assert "--insecure" in ended.stderr
 
 
-# while it runs
-
-
 def test_a_replica_that_is_killed_is_replaced(serving):
     first = one(serving, "abound.api.server")
     assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
@@ -109,9 +106,6 @@ def test_the_console_says_ready_only_while_readyz_does(tmp_path):
         assert status(service, "/readyz") == 503
         assert "cannot be applied" in output.read_text()
         assert "ready on" not in output.read_text()
-
-
-# the end
 
 
 def test_a_request_in_flight_is_answered_before_the_end(tmp_path):

@@ -4,26 +4,23 @@ With ``--done`` the program writes down how far it is and which seeds failed; st
 ``--seeds 17 --trace`` shows one history: all that the store was asked, all faults, all answers.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import structlog
 
 from tests.simulation.history import run
-from tests.simulation.replacing import KINDS
 
 EVERY = 200
 """Histories between two lines of progress."""
 
 
 def main() -> int:
-    """Run the program; 1 when a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0..2000", help="FIRST..LAST (without LAST), or one")
     parser.add_argument("--done", type=Path, help="file in which to keep how far it is")
@@ -38,14 +35,10 @@ def main() -> int:
     if not options.trace:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     began = time.process_time()
-    learned = lost = opened = discarded = 0
-    replaced = dict.fromkeys(KINDS, 0)
+    counts = Counter[str]()
     for seed in range(begin, end):
         outcome = run(seed, trace=options.trace)
-        learned, lost = learned + outcome.n_learned, lost + outcome.n_lost
-        opened, discarded = opened + outcome.n_opened, discarded + outcome.n_discarded
-        for kind in KINDS:
-            replaced[kind] += outcome.n_replaced[kind]
+        counts.update(outcome.counts)
         for line in outcome.trace:
             print(line)
         if outcome.broken:
@@ -58,8 +51,7 @@ def main() -> int:
             seconds = (time.process_time() - began) / (seed + 1 - begin)
             print(
                 f"{seed + 1 - begin} histories up to seed {seed}, {seconds * 1000:.1f} ms of processor each, "
-                f"{learned} answers, {lost} commands lost, replaced {replaced}, {opened} ended unfinished, "
-                f"{discarded} events discarded, failed: {failed or 'none'}",
+                f"{', '.join(f'{n} {what}' for what, n in counts.items())}, failed: {failed or 'none'}",
                 flush=True,
             )
             if options.done is not None:

@@ -1,7 +1,5 @@
 """Activations in a history: again and again another version of a model is to answer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from functools import cache
@@ -29,22 +27,14 @@ def _fitted(name: str) -> FittedMethod:
 
 
 class ActivatingHost(Host):
-    """Where somebody activates versions of the model ``default``.
-
-    Attributes
-    ----------
-    said : list of (ModelKeys, version, offset)
-        What it was told: that this version of the model is active since then.
-    why : str
-        What ended the last one that failed.
-    """
+    """Where somebody activates versions of the model ``default``."""
 
     rng = random.Random()
-    why = "it was not begun"
+    why = "it was not begun"  # what ended the last one that failed
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.said: list[tuple[ModelKeys, str, Offset]] = []
+        self.said: list[tuple[ModelKeys, str, Offset]] = []  # told: this version is active since then
         self._versions: dict[ModelKeys, list[str]] = {}
 
     async def serve(self) -> None:

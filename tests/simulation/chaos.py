@@ -1,7 +1,5 @@
 """What goes wrong in a history, and when."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Sequence
@@ -59,7 +57,6 @@ class Chaos:
             action()
 
     def heal(self) -> None:
-        """Nothing goes wrong from here on, and what went wrong is put right."""
         self._is_over = True
         network = self._network
         network.rates.clear()
@@ -89,8 +86,6 @@ class Chaos:
     def _host(self) -> Host:
         return self.rng.choice(self._hosts)
 
-    # connections
-
     def _cut(self) -> None:
         wires = self._network.wires_of()
         if wires:
@@ -106,8 +101,6 @@ class Chaos:
         process = self._host().process
         if process is not None:
             self._network.slow[process] = self._network.loop.time() + self.rng.random() * 2
-
-    # processes
 
     def _kill(self) -> None:
         self._host().kill()
@@ -127,8 +120,6 @@ class Chaos:
         host = self._host()
         if isinstance(host, ReplicaHost):
             host.stop()
-
-    # the store
 
     def _kill_store(self) -> None:
         self._die(power=False)

@@ -4,8 +4,6 @@ It is not what is looked into. A command is written at once, without a task of i
 taken and given back without a queue when nobody waits for one; nothing is measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace

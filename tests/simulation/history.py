@@ -6,8 +6,6 @@
 4. what was told is held against what the log says (``truth``, ``promises``)
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -55,7 +53,7 @@ from tests.simulation.activating import ActivatingHost
 from tests.simulation.chaos import Chaos
 from tests.simulation.client import lean
 from tests.simulation.hosts import LOG, Gone, Host, ReplicaHost, WorkerHost
-from tests.simulation.keyspace import Stream, Words
+from tests.simulation.keyspace import Stream
 from tests.simulation.loop import Endless, SimLoop, here
 from tests.simulation.lua import collect
 from tests.simulation.network import Network
@@ -78,38 +76,17 @@ CUT_BEFORE = 8
 
 
 class Outcome(NamedTuple):
-    """What came of a history.
+    """What came of a history: broken promises, and how often what happened, so that it is seen that something did.
 
-    Attributes
-    ----------
-    broken : list of str
-        Promises that were not kept.
-    checksum : int
-        Of the trace: all that the store was asked and all that users were told.
-    n_replaced : dict of int by kind
-        Replacements of a model that came to their end.
-    n_learned, n_lost, n_trimmed, n_opened, n_discarded, n_activated, n_in_rows, n_named, n_rejected : int
-        Answers, commands that the store lost, trims of a log, unfinished replacements that were ended, events that a
-        replacement has taken back, activations, models in rows, registered and rejected labels at the end: so that it
-        can be seen that something happened.
-    trace : list of str
-        Empty unless it was asked for.
+    The checksum is that of the trace, which has all that the store was asked and all that users were told; the trace
+    itself is empty unless it was asked for.
     """
 
     seed: int
     broken: list[str]
     checksum: int
     n_callbacks: int
-    n_learned: int
-    n_lost: int
-    n_trimmed: int
-    n_replaced: dict[str, int]
-    n_opened: int
-    n_discarded: int
-    n_activated: int
-    n_in_rows: int
-    n_named: int
-    n_rejected: int
+    counts: dict[str, int]
     trace: list[str]
 
 
@@ -153,19 +130,14 @@ class World:
         self.chaos = Chaos(seed, self.network, hosts, faults)
         self._n_users, self._n_requests = rng.randint(3, 5), rng.randint(4, 9)
         self._hosts = hosts
-        self.n_discarded = 0
-        self.n_in_rows = 0
-        self.n_named = 0
-        self.n_rejected = 0
+        self.counts: dict[str, int] = {}
 
     @property
     def store(self) -> Store:
-        """The store as it is now."""
         assert self.network.store is not None
         return self.network.store
 
     def forget(self) -> None:
-        """Empty the artifact store."""
         if self.artifacts_url is not None:
             memory, root = fsspec.core.url_to_fs(self.artifacts_url)
             if memory.exists(root):
@@ -198,15 +170,15 @@ class World:
             await asyncio.sleep(max(0.0, self.network.quiet_at - self.loop.time()))
             broken = await self._catch_up()
         truths = truths_of(self.store.history, self.plans)
-        self.n_discarded = sum(
-            len(one.before.facts.keys() - one.facts.keys())
-            for truth in truths.values()
-            for one in truth.all
-            if one.before is not None
-        )
-        self.n_in_rows = sum(truth.live.index.in_rows for truth in truths.values())
-        self.n_named = sum(len(truth.live.details) for truth in truths.values())
-        self.n_rejected = sum(truth.live.stats()["feedback"]["rejected"] for truth in truths.values())
+        replaced = [(one, one.before) for truth in truths.values() for one in truth.all if one.before is not None]
+        self.counts["events discarded"] = sum(len(old.facts.keys() - new.facts.keys()) for new, old in replaced)
+        for truth in truths.values():
+            for what, n in (
+                ("models in rows", truth.live.index.in_rows),
+                ("labels registered", len(truth.live.details)),
+                ("labels rejected", truth.live.stats()["feedback"]["rejected"]),
+            ):
+                self.counts[what] = self.counts.get(what, 0) + n
         lost = Lost(self.store.lost)
         broken += broken_by(self.users.requests, truths, lost)
         done = [plan for host in self.replacing for plan in host.done]
@@ -497,11 +469,6 @@ def _warm() -> None:
     gc.freeze()
 
 
-def _xadds(store: Store) -> Iterator[Words]:
-    for effects in store.history:
-        yield from (words for words in effects if words[0] == b"XADD")
-
-
 def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> Outcome:
     """Run the history of a seed; with ``faults`` these strike instead of those that the seed has chosen."""
     with _without_the_world(seed):
@@ -517,23 +484,15 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
         broken = loop.errors + broken
     world.forget()
     collect()
-    learned = sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts)
-    changes = [decode_catalog_entry(words[3:]).event for words in _xadds(world.store) if words[1] == CATALOG_KEY]
-    trimmed = sum(words[0] == b"XTRIM" for effects in world.store.history for words in effects)
-    return Outcome(
-        seed,
-        broken,
-        world.network.checksum,
-        loop.n_callbacks,
-        learned,
-        len(world.store.lost),
-        trimmed,
-        {kind: sum(host.n_replaced[kind] for host in world.replacing) for kind in KINDS},
-        sum(isinstance(event, IncarnationDropped) for event in changes),
-        world.n_discarded,
-        len(world.activating.said) if world.activating is not None else 0,
-        world.n_in_rows,
-        world.n_named,
-        world.n_rejected,
-        world.network.trace or [],
-    )
+    effects = [words for together in world.store.history for words in together]
+    changes = [decode_catalog_entry(words[3:]).event for words in effects if words[:2] == [b"XADD", CATALOG_KEY]]
+    counts = {
+        "answers": sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts),
+        "commands lost": len(world.store.lost),
+        "trims": sum(words[0] == b"XTRIM" for words in effects),
+        "ended unfinished": sum(isinstance(event, IncarnationDropped) for event in changes),
+        "activations": len(world.activating.said) if world.activating is not None else 0,
+    }
+    replaced = {kind: sum(host.n_replaced[kind] for host in world.replacing) for kind in KINDS}
+    counts |= replaced | world.counts
+    return Outcome(seed, broken, world.network.checksum, loop.n_callbacks, counts, world.network.trace or [])

@@ -1,7 +1,5 @@
 """The processes of the product in a history: replicas and workers, started, killed, started again."""
 
-from __future__ import annotations
-
 import asyncio
 import traceback
 from collections.abc import Callable, Coroutine
@@ -35,8 +33,6 @@ class Gone(Exception):
 
 
 class Host:
-    """A place where one process of a kind is to run, for ever."""
-
     def __init__(self, loop: SimLoop, network: Network, name: str, artifacts_url: str | None = None) -> None:
         self.name = name
         self.artifacts_url = artifacts_url
@@ -48,11 +44,9 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Whether its process is there."""
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Start the process, unless it is there."""
         if self.is_up or not self.wanted:
             return
         self._network.note("start", self.name)
@@ -74,7 +68,6 @@ class Host:
 
     @property
     def artifacts(self) -> ArtifactStore | None:
-        """The way to the artifact store, when there is one."""
         return ArtifactStore(self.artifacts_url) if self.artifacts_url is not None else None
 
     async def serve(self) -> None:
@@ -86,7 +79,6 @@ class Host:
         self._loop.world.call(self.start, after=AGAIN_SECONDS)
 
     def rest(self) -> None:
-        """End it at once, and start it no more until it is to ``go_on``."""
         self.wanted = False
         self.kill()
 
@@ -96,14 +88,11 @@ class Host:
         self.start()
 
     def kill(self) -> None:
-        """End it at once."""
         if self.process is not None:
             self.process.kill()
 
 
 class ReplicaHost(Host):
-    """Where a replica runs."""
-
     replica: Replica | None = None
     durability = "log"
 
@@ -124,7 +113,6 @@ class ReplicaHost(Host):
         await replica.stop()
 
     def stop(self) -> None:
-        """Tell it to stop."""
         if self.is_up and self.process is not None and self.replica is not None:
             self.process.call(self._stopping.set)
 
@@ -171,8 +159,6 @@ class NoJobs:
 
 
 class WorkerHost(Host):
-    """Where a worker runs."""
-
     worker: Worker | None = None
     undo_seconds = 7 * 86_400.0
 

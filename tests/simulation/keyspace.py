@@ -13,8 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.lua import Scripts
-from tests.simulation.resp import NO_LIST, OK, Refused
+from tests.simulation.lua import run_script
+from tests.simulation.resp import NO_LIST, OK, Refused, Status
 
 Words = list[bytes]
 Id = tuple[int, int]
@@ -26,47 +26,29 @@ WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 class Stream:
     """Elements by id, in order."""
 
-    __slots__ = ("added", "fields", "ids", "last", "last_deleted")
+    __slots__ = ("added", "fields", "ids", "last")
 
     def __init__(self) -> None:
         self.ids: list[Id] = []
         self.fields: list[Words] = []
         self.last: Id = (0, 0)
-        self.last_deleted: Id = (0, 0)
         self.added = 0
 
     def copy(self) -> Stream:
-        """Another stream with the same elements."""
         new = Stream()
         new.ids, new.fields = list(self.ids), list(self.fields)
-        new.last, new.last_deleted, new.added = self.last, self.last_deleted, self.added
+        new.last, new.added = self.last, self.added
         return new
 
     def between(self, first: Id, last: Id) -> range:
-        """The places of the elements from one id to another."""
         return range(bisect_left(self.ids, first), bisect_right(self.ids, last))
 
     def element(self, at: int) -> list[Any]:
-        """An element as a reply."""
         return [name_of(self.ids[at]), self.fields[at]]
 
 
-class SortedSet(dict[bytes, float]):
-    """Members and their scores."""
-
-
 class Keyspace:
-    """The data.
-
-    Attributes
-    ----------
-    now_ms : int
-        What the clock says.
-    effects : list of Words
-        What changed since this was emptied last.
-    touched : set of bytes
-        Streams that have grown since this was emptied last.
-    """
+    """The data, what the clock says, and since they were emptied last: what changed, and streams that have grown."""
 
     def __init__(self) -> None:
         self.data: dict[bytes, Any] = {}
@@ -74,10 +56,8 @@ class Keyspace:
         self.now_ms = 0
         self.effects: list[Words] = []
         self.touched: set[bytes] = set()
-        self.scripts = Scripts(self.inner)
 
     def execute(self, words: Words) -> Any:
-        """Carry a command out; its reply, or Refused."""
         command = COMMANDS.get(words[0].upper())
         if command is None:
             raise NotImplementedError(f"the store in memory does not know {words[0]!r}")
@@ -85,10 +65,6 @@ class Keyspace:
             return command(self, words)
         except Refused as error:
             return error
-
-    def inner(self, words: Words) -> Any:
-        """A command inside a script."""
-        return self.execute(words)
 
     def replay(self, effects: list[Words]) -> None:
         """Carry out effects, at a time at which nothing expires."""
@@ -111,33 +87,42 @@ class Keyspace:
         return value
 
     def make(self, key: bytes, kind: type) -> Any:
-        """The value of a key, an empty one when there was none."""
         value = self.get(key, kind)
         if value is None:
             value = self.data[key] = kind()
         return value
 
     def exists(self, key: bytes) -> bool:
-        """Whether there is such a key."""
         value = self.data.get(key)
         return value is not None and self.get(key, type(value)) is not None
 
     def drop(self, key: bytes) -> bool:
-        """Take a key away."""
         self.expiry.pop(key, None)
         return self.data.pop(key, None) is not None
 
     def did(self, *words: bytes) -> None:
-        """Note an effect."""
         self.effects.append(list(words))
 
 
-COMMANDS: dict[bytes, Callable[[Keyspace, Words], Any]] = {}
+def _hash(space: Keyspace, words: Words) -> dict[bytes, bytes]:
+    return space.get(words[1], dict) or {}
+
+
+COMMANDS: dict[bytes, Callable[[Keyspace, Words], Any]] = {
+    b"PING": lambda space, words: words[1] if len(words) > 1 else Status("PONG"),
+    b"TIME": lambda space, words: [b"%d" % (space.now_ms // 1000), b"%d" % (space.now_ms % 1000 * 1000)],
+    b"EXISTS": lambda space, words: sum(space.exists(key) for key in words[1:]),
+    b"GET": lambda space, words: space.get(words[1], bytes),
+    b"MGET": lambda space, words: [space.get(key, bytes) for key in words[1:]],
+    b"STRLEN": lambda space, words: len(space.get(words[1], bytes) or b""),
+    b"HGET": lambda space, words: _hash(space, words).get(words[2]),
+    b"HMGET": lambda space, words: [_hash(space, words).get(name) for name in words[2:]],
+    b"HGETALL": lambda space, words: [part for field in _hash(space, words).items() for part in field],
+    b"HKEYS": lambda space, words: list(_hash(space, words)),
+}
 
 
 def command(*names: bytes) -> Callable[[Callable[[Keyspace, Words], Any]], Callable[[Keyspace, Words], Any]]:
-    """Register a command."""
-
     def register(function: Callable[[Keyspace, Words], Any]) -> Callable[[Keyspace, Words], Any]:
         for name in names:
             COMMANDS[name] = function
@@ -147,45 +132,15 @@ def command(*names: bytes) -> Callable[[Callable[[Keyspace, Words], Any]], Calla
 
 
 def name_of(entry: Id) -> bytes:
-    """An id as it is written."""
     return b"%d-%d" % entry
 
 
 def id_of(text: bytes, sequence: int = 0) -> Id:
-    """An id that is written out."""
     first, _, second = text.partition(b"-")
     try:
         return int(first), int(second) if second else sequence
     except ValueError:
         raise Refused("ERR Invalid stream ID specified as stream command argument") from None
-
-
-# --- keys and strings
-
-
-@command(b"PING")
-def _ping(space: Keyspace, words: Words) -> Any:
-    return words[1] if len(words) > 1 else OK.__class__("PONG")
-
-
-@command(b"TIME")
-def _time(space: Keyspace, words: Words) -> Any:
-    return [b"%d" % (space.now_ms // 1000), b"%d" % (space.now_ms % 1000 * 1000)]
-
-
-@command(b"GET")
-def _get(space: Keyspace, words: Words) -> Any:
-    return space.get(words[1], bytes)
-
-
-@command(b"STRLEN")
-def _strlen(space: Keyspace, words: Words) -> Any:
-    return len(space.get(words[1], bytes) or b"")
-
-
-@command(b"MGET")
-def _mget(space: Keyspace, words: Words) -> Any:
-    return [space.get(key, bytes) for key in words[1:]]
 
 
 @command(b"SET")
@@ -223,25 +178,12 @@ def _set(space: Keyspace, words: Words) -> Any:
     return before if gets else OK
 
 
-@command(b"INCR", b"INCRBY")
-def _incr(space: Keyspace, words: Words) -> Any:
-    value = int(space.get(words[1], bytes) or 0) + (int(words[2]) if len(words) > 2 else 1)
-    space.data[words[1]] = b"%d" % value
-    space.did(b"SET", words[1], b"%d" % value, b"KEEPTTL")
-    return value
-
-
 @command(b"DEL", b"UNLINK")
 def _del(space: Keyspace, words: Words) -> Any:
     gone = [key for key in words[1:] if space.exists(key) and space.drop(key)]
     if gone:
         space.did(b"DEL", *gone)
     return len(gone)
-
-
-@command(b"EXISTS")
-def _exists(space: Keyspace, words: Words) -> Any:
-    return sum(space.exists(key) for key in words[1:])
 
 
 @command(b"EXPIRE", b"PEXPIRE", b"PEXPIREAT")
@@ -287,11 +229,6 @@ def _scan(space: Keyspace, words: Words) -> Any:
     return [b"0", found]
 
 
-@command(b"KEYS")
-def _keys(space: Keyspace, words: Words) -> Any:
-    return sorted(key for key in list(space.data) if space.exists(key) and _matches(words[1], key))
-
-
 def _matches(pattern: bytes | None, key: bytes) -> bool:
     if pattern is None:
         return True
@@ -299,19 +236,6 @@ def _matches(pattern: bytes | None, key: bytes) -> bool:
     if b"\\" in plain:
         raise NotImplementedError("a pattern with a backslash")
     return fnmatch.fnmatchcase(key.decode("latin-1"), plain.decode("latin-1").replace("[", "[[]"))
-
-
-@command(b"DBSIZE")
-def _dbsize(space: Keyspace, words: Words) -> Any:
-    return len(space.data)
-
-
-@command(b"FLUSHALL", b"FLUSHDB")
-def _flushall(space: Keyspace, words: Words) -> Any:
-    space.data.clear()
-    space.expiry.clear()
-    space.did(b"FLUSHALL")
-    return OK
 
 
 @command(b"COPY")
@@ -329,8 +253,6 @@ def _copy(space: Keyspace, words: Words) -> Any:
         space.drop(target)
     value = space.data[source]
     space.data[target] = value if isinstance(value, bytes) else value.copy()
-    if isinstance(value, SortedSet):
-        space.data[target] = SortedSet(value)
     space.expiry.pop(target, None)
     if source in space.expiry:
         space.expiry[target] = space.expiry[source]
@@ -351,9 +273,6 @@ def _memory(space: Keyspace, words: Words) -> Any:
     return 64 + len(value)
 
 
-# --- hashes, lists, sets
-
-
 @command(b"HSET")
 def _hset(space: Keyspace, words: Words) -> Any:
     value = space.make(words[1], dict)
@@ -361,53 +280,6 @@ def _hset(space: Keyspace, words: Words) -> Any:
     value.update(zip(words[2::2], words[3::2], strict=True))
     space.did(*words)
     return len(value) - before
-
-
-@command(b"HSETNX")
-def _hsetnx(space: Keyspace, words: Words) -> Any:
-    if words[2] in (space.get(words[1], dict) or {}):
-        return 0
-    return _hset(space, [b"HSET", *words[1:]])
-
-
-@command(b"HGET")
-def _hget(space: Keyspace, words: Words) -> Any:
-    return (space.get(words[1], dict) or {}).get(words[2])
-
-
-@command(b"HMGET")
-def _hmget(space: Keyspace, words: Words) -> Any:
-    value = space.get(words[1], dict) or {}
-    return [value.get(name) for name in words[2:]]
-
-
-@command(b"HGETALL")
-def _hgetall(space: Keyspace, words: Words) -> Any:
-    return [part for field in (space.get(words[1], dict) or {}).items() for part in field]
-
-
-@command(b"HLEN")
-def _hlen(space: Keyspace, words: Words) -> Any:
-    return len(space.get(words[1], dict) or {})
-
-
-@command(b"HKEYS")
-def _hkeys(space: Keyspace, words: Words) -> Any:
-    return list(space.get(words[1], dict) or {})
-
-
-@command(b"HEXISTS")
-def _hexists(space: Keyspace, words: Words) -> Any:
-    return int(words[2] in (space.get(words[1], dict) or {}))
-
-
-@command(b"HINCRBY")
-def _hincrby(space: Keyspace, words: Words) -> Any:
-    value = space.make(words[1], dict)
-    number = int(value.get(words[2], 0)) + int(words[3])
-    value[words[2]] = b"%d" % number
-    space.did(b"HSET", words[1], words[2], value[words[2]])
-    return number
 
 
 @command(b"HDEL")
@@ -428,11 +300,6 @@ def _push(space: Keyspace, words: Words) -> Any:
         value.insert(len(value) if words[0].upper() == b"RPUSH" else 0, word)
     space.did(*words)
     return len(value)
-
-
-@command(b"LLEN")
-def _llen(space: Keyspace, words: Words) -> Any:
-    return len(space.get(words[1], list) or ())
 
 
 @command(b"LRANGE")
@@ -465,61 +332,6 @@ def _lrem(space: Keyspace, words: Words) -> Any:
         if not value:
             space.drop(words[1])
     return n
-
-
-@command(b"SADD")
-def _sadd(space: Keyspace, words: Words) -> Any:
-    value = space.make(words[1], set)
-    new = set(words[2:]) - value
-    value |= new
-    if new:
-        space.did(*words)
-    return len(new)
-
-
-@command(b"SREM")
-def _srem(space: Keyspace, words: Words) -> Any:
-    value = space.get(words[1], set) or set()
-    gone = value & set(words[2:])
-    value -= gone
-    if gone:
-        space.did(*words)
-        if not value:
-            space.drop(words[1])
-    return len(gone)
-
-
-@command(b"SMEMBERS")
-def _smembers(space: Keyspace, words: Words) -> Any:
-    return sorted(space.get(words[1], set) or ())
-
-
-@command(b"SISMEMBER")
-def _sismember(space: Keyspace, words: Words) -> Any:
-    return int(words[2] in (space.get(words[1], set) or ()))
-
-
-@command(b"ZADD")
-def _zadd(space: Keyspace, words: Words) -> Any:
-    value = space.make(words[1], SortedSet)
-    before = len(value)
-    value.update((member, float(score)) for score, member in zip(words[2::2], words[3::2], strict=True))
-    space.did(*words)
-    return len(value) - before
-
-
-@command(b"ZCARD")
-def _zcard(space: Keyspace, words: Words) -> Any:
-    return len(space.get(words[1], SortedSet) or ())
-
-
-@command(b"ZSCORE")
-def _zscore(space: Keyspace, words: Words) -> Any:
-    score = (space.get(words[1], SortedSet) or {}).get(words[2])
-    return None if score is None else b"%g" % score
-
-
-# --- streams
 
 
 @command(b"XADD")
@@ -560,8 +372,6 @@ def _xsetid(space: Keyspace, words: Words) -> Any:
     stream = space.get(words[1], Stream)
     if stream is None:
         raise Refused("ERR no such key")
-    if entry < stream.last_deleted:
-        raise Refused("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
     if stream.ids and entry < stream.ids[-1]:
         raise Refused("ERR The ID specified in XSETID is smaller than the target stream top item")
     stream.last = entry
@@ -640,7 +450,7 @@ def _xinfo(space: Keyspace, words: Words) -> Any:
     last = stream.element(-1) if stream.ids else None
     return [
         b"length", len(stream.ids), b"radix-tree-keys", 1, b"radix-tree-nodes", 2,
-        b"last-generated-id", name_of(stream.last), b"max-deleted-entry-id", name_of(stream.last_deleted),
+        b"last-generated-id", name_of(stream.last), b"max-deleted-entry-id", name_of((0, 0)),
         b"entries-added", stream.added, b"recorded-first-entry-id", name_of(stream.ids[0] if stream.ids else (0, 0)),
         b"groups", 0, b"first-entry", first, b"last-entry", last,
     ]  # fmt: skip
@@ -660,35 +470,7 @@ def _xtrim(space: Keyspace, words: Words) -> Any:
     return n
 
 
-@command(b"XDEL")
-def _xdel(space: Keyspace, words: Words) -> Any:
-    stream = space.get(words[1], Stream)
-    n = 0
-    for entry in map(id_of, words[2:] if stream is not None else ()):
-        at = bisect_left(stream.ids, entry)
-        if stream.ids[at : at + 1] == [entry]:
-            del stream.ids[at], stream.fields[at]
-            stream.last_deleted = max(stream.last_deleted, entry)
-            n += 1
-    if n:
-        space.did(*words)
-    return n
-
-
-# --- scripts
-
-
-@command(b"SCRIPT")
-def _script(space: Keyspace, words: Words) -> Any:
-    if words[1].upper() == b"LOAD":
-        return space.scripts.load(words[2])
-    if words[1].upper() == b"EXISTS":
-        return [int(name in space.scripts.known) for name in words[2:]]
-    raise NotImplementedError("another SCRIPT")
-
-
-@command(b"EVALSHA", b"EVAL")
+@command(b"EVAL")
 def _eval(space: Keyspace, words: Words) -> Any:
-    name = words[1] if words[0].upper() == b"EVALSHA" else space.scripts.load(words[1])
     n_keys = int(words[2])
-    return space.scripts.run(name, words[3 : 3 + n_keys], words[3 + n_keys :])
+    return run_script(space.execute, words[1], words[3 : 3 + n_keys], words[3 + n_keys :])

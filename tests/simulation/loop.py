@@ -32,24 +32,15 @@ class Endless(Exception):
 
 
 class Process:
-    """What a crash takes with it: callbacks that run one at a time and in order.
-
-    Attributes
-    ----------
-    alive, paused : bool
-    steps : int
-        Callbacks that have run.
-    fuse : int or None
-        The process is killed after this many steps.
-    """
+    """What a crash takes with it: callbacks that run one at a time and in order."""
 
     def __init__(self, loop: SimLoop, name: str, pid: int) -> None:
         self.name = name
         self.pid = pid
         self.alive = True
         self.paused = False
-        self.steps = 0
-        self.fuse: int | None = None
+        self.steps = 0  # callbacks that have run
+        self.fuse: int | None = None  # it is killed after this many steps
         self.at_end: list[Callable[[], None]] = []
         self.context = contextvars.Context()
         self.context.run(_process.set, self)
@@ -58,21 +49,17 @@ class Process:
         self.queued = False
 
     def run(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
-        """Start a task in this process."""
         return self._loop.create_task(coroutine, name=name, context=self.context.copy())
 
     def call(self, callback: Callable[..., None], *args: Any, after: float = 0.0) -> Callback:
-        """Call something in this process, now or later."""
         if after:
             return self._loop.call_later(after, callback, *args, context=self.context)
         return self._loop.call_soon(callback, *args, context=self.context)
 
     def pause(self) -> None:
-        """Nothing of this process runs until ``resume``."""
         self.paused = True
 
     def resume(self) -> None:
-        """Go on with what waits."""
         self.paused = False
         if self.ready and self.alive:
             self._loop.enqueue(self)
@@ -86,13 +73,10 @@ class Process:
 
 
 def here() -> Process:
-    """The process that is running."""
     return _process.get()
 
 
 class Callback:
-    """A callback that waits for its turn."""
-
     __slots__ = ("args", "call", "context", "dropped", "process")
 
     def __init__(self, call: Any, args: Any, context: contextvars.Context) -> None:
@@ -103,27 +87,19 @@ class Callback:
         self.dropped = False
 
     def cancel(self) -> None:
-        """Do not call it any more."""
         self.dropped = True
         self.call = self.args = None
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
         return self.dropped
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The loop. ``network`` is asked for connections.
-
-    Attributes
-    ----------
-    errors : list of str
-        What went wrong and nobody has looked at: exceptions in callbacks and in tasks.
-    """
+    """The loop. ``network`` is asked for connections."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"schedule {seed}")
-        self.errors: list[str] = []
+        self.errors: list[str] = []  # exceptions in callbacks and tasks that nobody has looked at
         self.network: Any = None
         self.processes: list[Process] = []
         self.n_callbacks = 0
@@ -137,21 +113,16 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.world = self.process("world")
 
     def process(self, name: str) -> Process:
-        """A new process."""
         process = Process(self, name, 100 + len(self.processes))
         self.processes.append(process)
         return process
 
-    # running
-
     def enqueue(self, process: Process) -> None:
-        """A process has something to do."""
         if not process.queued:
             process.queued = True
             self._runnable.append(process)
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in the process ``world`` to its end, then end everything else."""
         asyncio.set_event_loop(self)
         asyncio._set_running_loop(self)
         hooks = sys.get_asyncgen_hooks()
@@ -253,20 +224,13 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
         called = Callback(callback, args, context or contextvars.copy_context())
-        process = called.process
-        process.ready.append(called)
-        if not process.queued and process.alive and not process.paused:
-            process.queued = True
-            self._runnable.append(process)
+        self._put(called)
         return called
 
     call_soon_threadsafe = call_soon
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        called = Callback(callback, args, context or contextvars.copy_context())
-        self._n_timers += 1
-        heapq.heappush(self._timers, (self._now + delay, self._n_timers, called))
-        return called
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
         called = Callback(callback, args, context or contextvars.copy_context())
@@ -298,9 +262,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         return future
 
     async def create_connection(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self.network.connect(protocol_factory)
-
-    async def create_unix_connection(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
         return await self.network.connect(protocol_factory)
 
     def get_debug(self) -> bool:

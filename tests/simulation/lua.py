@@ -1,8 +1,5 @@
 """Scripts, by a real Lua."""
 
-from __future__ import annotations
-
-import hashlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,37 +12,21 @@ DECODE = b"""for name, value in string.gmatch(text, '"([%w_]+)":"([^"]*)"') do f
 """As much of JSON as the scripts of a history read: an object's texts."""
 
 
-class Scripts:
-    """The scripts that the store was given; a store that starts again has none."""
+def run_script(execute: Callable[[list[bytes]], Any], source: bytes, keys: list[bytes], arguments: list[bytes]) -> Any:
+    """Run a script, whose commands are carried out by ``execute``; its reply."""
+    lua, function = _compiled(source)
 
-    def __init__(self, execute: Callable[[list[bytes]], Any]) -> None:
-        self.known: dict[bytes, bytes] = {}
-        self._execute = execute
+    def call(*words: Any) -> Any:
+        reply = execute([_word(word) for word in words])
+        if isinstance(reply, Refused):
+            raise reply
+        return _to_lua(lua, reply)
 
-    def load(self, source: bytes) -> bytes:
-        """Keep a script; the name that it is called by."""
-        name = hashlib.sha1(source).hexdigest().encode()
-        self.known[name] = source
-        return name
-
-    def run(self, name: bytes, keys: list[bytes], arguments: list[bytes]) -> Any:
-        """Run a script; its reply."""
-        source = self.known.get(name)
-        if source is None:
-            raise Refused("NOSCRIPT No matching script. Please use EVAL.")
-        lua, function = _compiled(source)
-
-        def call(*words: Any) -> Any:
-            reply = self._execute([_word(word) for word in words])
-            if isinstance(reply, Refused):
-                raise reply
-            return _to_lua(lua, reply)
-
-        try:
-            reply = function(call, lua.table_from(keys), lua.table_from(arguments))
-        except lupa.LuaError as error:
-            raise Refused(f"ERR {' '.join(str(error).split())}") from None
-        return _from_lua(reply)
+    try:
+        reply = function(call, lua.table_from(keys), lua.table_from(arguments))
+    except lupa.LuaError as error:
+        raise Refused(f"ERR {' '.join(str(error).split())}") from None
+    return _from_lua(reply)
 
 
 def collect() -> None:

@@ -39,10 +39,7 @@ class Wire(asyncio.Transport):
         self.closed = False
         self._up_at = self._down_at = 0.0
 
-    # what the client does
-
     def write(self, data: Any) -> None:
-        """Send bytes to the store."""
         if self._is_closing or self._is_broken:
             return
         network = self._network
@@ -59,7 +56,6 @@ class Wire(asyncio.Transport):
             self.session.received(data)
 
     def close(self) -> None:
-        """End it; what was written arrives first."""
         if not self._is_closing:
             self._is_closing = True
             self._up_at = max(self._up_at, self._network.arrival(self.client))
@@ -70,16 +66,10 @@ class Wire(asyncio.Transport):
     abort = close
 
     def is_closing(self) -> bool:
-        """Whether it was closed."""
         return self._is_closing or self._is_told or self.closed
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Nothing is known of it."""
         return default
-
-    def get_write_buffer_size(self) -> int:
-        """What is written is gone."""
-        return 0
 
     def pause_reading(self) -> None:
         """Whoever reads slowly is not what is looked into here."""
@@ -87,23 +77,12 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None:
         """See ``pause_reading``."""
 
-    def set_protocol(self, protocol: Any) -> None:
-        """Hand it over."""
-        self._protocol = protocol
-
-    def get_protocol(self) -> Any:
-        """Whose it is."""
-        return self._protocol
-
     @property
     def quiet_at(self) -> float:
         """When all that is on its way has arrived, at both ends."""
         return max(self._up_at, self._down_at)
 
-    # what the store does
-
     def answer(self, data: bytes) -> None:
-        """Send bytes to the client."""
         network = self._network
         if self._is_broken:
             return
@@ -125,8 +104,6 @@ class Wire(asyncio.Transport):
     def _deliver(self, data: bytes) -> None:
         if data and not self._is_broken and not self._is_closing and not self._is_told:
             self._protocol.data_received(data)
-
-    # ends
 
     def cut(self, silent: bool = False) -> None:
         """Nothing arrives any more; the sides hear of it some time, or never."""
@@ -155,7 +132,6 @@ class Wire(asyncio.Transport):
             self.session.closed()
 
     def client_died(self) -> None:
-        """The process is gone; the system closes the connection."""
         self._is_closing = True
         self._network.forget(self)
         self._up_at = max(self._up_at, self._network.arrival(self.client))
@@ -163,30 +139,19 @@ class Wire(asyncio.Transport):
 
 
 class Network:
-    """All connections, and what happens to them.
-
-    Attributes
-    ----------
-    rates : dict
-        How often each fault strikes, a message.
-    slow : dict of Process to time
-        Until when nothing passes between it and the store.
-    served : dict of time by incarnation
-        From when on a store said that this incarnation of a model is served.
-    """
+    """All connections, and what happens to them."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop
         self.rng = random.Random(f"network {seed}")
-        self.rates: dict[str, float] = {}
-        self.slow: dict[Process, float] = {}
-        self.served: dict[str, float] = {}
+        self.rates: dict[str, float] = {}  # how often each fault strikes, a message
+        self.slow: dict[Process, float] = {}  # until when nothing passes between it and the store
+        self.served: dict[str, float] = {}  # from when on a store said that an incarnation of a model is served
         self.base = 0.0002
         self.fsync = 0.0005
         self.store: Store | None = None
         self.trace: list[str] | None = None
         self.checksum = 0
-        self.struck: dict[str, int] = {}
         self._wires: dict[Wire, None] = {}
         self._every: list[Wire] = []
         self._n_wires = 0
@@ -194,7 +159,6 @@ class Network:
         loop.network = self
 
     def note(self, what: str, who: str, words: Any = "") -> None:
-        """Put an event into the trace."""
         said = b" ".join(words) if type(words) is list else words.encode()
         now = self.loop.time()
         self.checksum = zlib.crc32(said, self.checksum ^ (hash((now, len(what), len(who))) & 0xFFFF_FFFF))
@@ -203,31 +167,23 @@ class Network:
             self.trace.append(line[:SHOWN].decode("ascii", "backslashreplace"))
 
     def strikes(self, fault: str) -> bool:
-        """Whether a fault strikes now."""
         rate = self.rates.get(fault)
-        if not rate or self.rng.random() >= rate:
-            return False
-        self.struck[fault] = self.struck.get(fault, 0) + 1
-        return True
+        return rate is not None and self.rng.random() < rate
 
     def latency(self) -> float:
-        """Seconds from one end to the other: short as a rule, sometimes long."""
         uniform = self.rng.random()
         return self.base * (0.5 + uniform) if uniform < 0.95 else self.base * 100 * uniform
 
     def fsync_time(self) -> float:
-        """Seconds that the disk takes."""
         uniform = self.rng.random()
         return self.fsync * (0.5 + uniform) if uniform < 0.98 else min(self.fsync * 200, 1.0)
 
     def arrival(self, client: Process) -> float:
-        """When a message would arrive that is sent now."""
         now = self.loop.time()
         slow = self.slow.get(client, 0.0)
         return (slow if slow > now else now) + self.latency()
 
     async def connect(self, factory: Any) -> tuple[Wire, Any]:
-        """Connect the process that asks to the store."""
         client = here()
         at = self.arrival(client)
         await asyncio.sleep(at - self.loop.time())
@@ -244,7 +200,6 @@ class Network:
         return wire, protocol
 
     def forget(self, wire: Wire) -> None:
-        """A connection has ended."""
         self._wires.pop(wire, None)
         if wire.client_died in wire.client.at_end:
             wire.client.at_end.remove(wire.client_died)
@@ -255,11 +210,9 @@ class Network:
         return max((wire.quiet_at for wire in self._every), default=0.0)
 
     def wires_of(self, client: Process | None = None) -> list[Wire]:
-        """The connections there are, of one process or all."""
         return [wire for wire in self._wires if client is None or wire.client is client]
 
     def store_died(self, store: Store | None, silent: bool) -> None:
-        """Cut all connections to a store, or all there are."""
         for wire in self.wires_of():
             if store is None or wire.store is store:
                 wire.cut(silent)
@@ -270,7 +223,6 @@ class Network:
             wire.closed = True
 
     def close(self) -> None:
-        """Let nothing more pass."""
         self._is_closed = True
         self.rates.clear()
         self.store_died(None, silent=False)

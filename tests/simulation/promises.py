@@ -1,7 +1,5 @@
 """What must hold after every history. Each broken promise is a sentence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 
@@ -41,11 +39,9 @@ class Lost:
         )
 
     def has_entry(self, offset: Offset) -> bool:
-        """Whether the entry at an offset was lost."""
         return offset._replace(position=0) in self._entries
 
     def knows(self, event: int, offset: Offset) -> bool:
-        """Whether an event was lost at an offset."""
         return any(at == offset for at, _ in self._by_event.get(event, ()))
 
 

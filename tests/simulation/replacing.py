@@ -3,8 +3,6 @@
 What each one is to do is kept as a ``Plan``, by which ``truth`` tells what the model must be afterwards.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import dataclass
@@ -64,32 +62,17 @@ class Plan:
 
 
 class ReplacingHost(Host):
-    """Where jobs run that replace a model.
-
-    Attributes
-    ----------
-    plans : dict of Plan by incarnation
-        What each incarnation was to be, whether it came to be served or not. All hosts share it.
-    only_ends : bool
-        It begins no replacement, and only ends those that were left unfinished.
-    is_idle : bool
-        It has no replacement under way.
-    done : list of Plan
-        Those that are said to be made.
-    n_replaced : dict of int by kind
-    why : str
-        What ended the one before.
-    """
+    """Where jobs run that replace a model."""
 
     def __init__(self, *given: Any, rng: random.Random, plans: dict[ModelKeys, Plan]) -> None:
         super().__init__(*given)
         self.rng = rng
-        self.plans = plans
-        self.only_ends = False
-        self.is_idle = True
-        self.done: list[Plan] = []
+        self.plans = plans  # what each incarnation was to be, served or not; all hosts share it
+        self.only_ends = False  # it begins no replacement, and only ends those that were left unfinished
+        self.is_idle = True  # it has no replacement under way
+        self.done: list[Plan] = []  # those that are said to be made
         self.n_replaced = dict.fromkeys(KINDS, 0)
-        self.why = "it was not begun"
+        self.why = "it was not begun"  # what ended the one before
         self._number = rng.randrange(1, 100) * 100
         self._plan: Plan | None = None
 
@@ -215,7 +198,6 @@ class ReplacingHost(Host):
 
 
 def learn_extra(live: LiveModel, event: int, at: Offset) -> None:
-    """Let a state learn an event that no log has."""
     live.begin(record_of(event), 1, [Unit(1)], at).step(1)
 
 

@@ -1,7 +1,5 @@
 """What applications ask for in a history, and what they were told: material for the judgement in ``promises``."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from functools import cache
@@ -83,84 +81,48 @@ def record_of(event: int) -> bytes:
 class Attempt:
     """One way of a request to a replica.
 
-    Attributes
-    ----------
-    outcome : ``refused`` | ``unknown`` | ``done``
-        Refused: the answer says that nothing was learned. Unknown: there was no answer, or one that says so.
-    learned : list of Learned
-    policy : str
-        The store's, when the answer came.
+    Refused: the answer says that nothing was learned. Unknown: there was no answer, or one that says so.
     """
 
     replica: str
     outcome: str = UNKNOWN
     learned: list[LearnOutcome] | None = None
     why: str = ""
-    policy: str = ""
 
 
 @dataclass
 class Request:
-    """A request to learn, and all attempts at it.
-
-    Attributes
-    ----------
-    model : str
-    events : list of lists of int
-        The events of each draft. No event is in two requests.
-    drafts : list of Draft
-    wait : what it asks for
-    """
+    """A request to learn, and all attempts at it."""
 
     number: int
     model: str
-    events: list[list[int]]
+    events: list[list[int]]  # of each draft; no event is in two requests
     drafts: list[LearnDraft]
     wait: str
     attempts: list[Attempt] = field(default_factory=list)
 
     @property
     def keyed(self) -> bool:
-        """Whether it may be sent again."""
         return self.drafts[0].key is not None
 
 
 @dataclass
 class Read:
-    """An answer to a classification that was asked for at an offset or past it, or at any (START).
-
-    Attributes
-    ----------
-    asked, got : Offset
-    event : int
-        Acknowledged at ``asked``, if there is one.
-    seen : bool
-        Whether the model knew the feature that only this event has.
-    model, version : str
-        Of which model, and the version that was active.
-    incarnation : str
-        Of the model, that which answered.
-    time : float
-        When.
-    process : int
-        That which answered.
-    """
+    """An answer to a classification that was asked for at an offset or past it, or at any (START)."""
 
     replica: str
     asked: Offset
     got: Offset
-    event: int
-    seen: bool
+    event: int  # acknowledged at ``asked``, if there is one
+    seen: bool  # whether the model knew the feature that only this event has
     model: str
-    version: str
-    incarnation: str
+    version: str  # that was active
+    incarnation: str  # that answered
     time: float
-    process: int
+    process: int  # that answered
 
 
 class Author:
-    """Makes requests."""
-
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"requests {seed}")
         self.requests: list[Request] = []
@@ -196,5 +158,4 @@ class Author:
 
 
 def told(learned: Any) -> str:
-    """An answer, for the trace."""
     return " ".join(f"{one.offset}:{one.durability}" for one in learned)

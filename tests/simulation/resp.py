@@ -1,7 +1,5 @@
 """The store's protocol, as a server speaks it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

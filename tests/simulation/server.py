@@ -31,9 +31,8 @@ TRUE_WAITAOF = (8, 0)
 READ_ONLY = Refused("READONLY You can't write against a read only replica.")
 UNBLOCKED = Refused("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)")
 READS = frozenset(
-    b"CLIENT CONFIG DBSIZE DISCARD EXEC EXISTS GET HEXISTS HGET HGETALL HKEYS HLEN HMGET INFO KEYS LLEN LRANGE MEMORY "
-    b"MGET MULTI PING PTTL ROLE SCAN SCRIPT SELECT SISMEMBER SMEMBERS STRLEN TIME TTL XINFO XLEN XRANGE XREAD "
-    b"XREVRANGE".split()
+    b"CLIENT CONFIG DISCARD EXEC EXISTS GET HGET HGETALL HKEYS HMGET INFO LRANGE MEMORY MGET MULTI PING PTTL ROLE SCAN "
+    b"SELECT STRLEN TIME TTL XINFO XLEN XRANGE XREAD XREVRANGE".split()
 )
 """What a server answers that copies another one."""
 AWAKE_WHILE_LOADING = (b"PING", b"CLIENT")
@@ -50,12 +49,8 @@ class Copy:
 class Loss(NamedTuple):
     """Effects of one command that a crash took back.
 
-    Attributes
-    ----------
-    effects : list of Words
-    reason : ``crash`` of the process, ``power`` of the machine, ``failover``, or ``copy's power``
-        The last: it was promoted, and had in its memory only what it had received as a copy.
-    policy : ``always`` | ``everysec``
+    The reason is ``crash`` of the process, ``power`` of the machine, ``failover``, or ``copy's power``: it was
+    promoted, and had in its memory only what it had received as a copy.
     """
 
     effects: list[Words]
@@ -64,8 +59,6 @@ class Loss(NamedTuple):
 
 
 class Session:
-    """What the store knows of a connection."""
-
     def __init__(self, store: Store, wire: Wire) -> None:
         self.wire = wire
         self.reader = hiredis.Reader()
@@ -78,7 +71,6 @@ class Session:
         self._store = store
 
     def received(self, data: bytes) -> None:
-        """Bytes have come."""
         self.reader.feed(data)
         words = self.reader.gets()
         while words is not False:
@@ -87,7 +79,6 @@ class Session:
         self._store.wake()
 
     def closed(self) -> None:
-        """The connection has ended."""
         self.gone = True
         if self.blocked is not None:
             self._store.forget(self.blocked)
@@ -106,15 +97,8 @@ class Blocked:
 class Store:
     """The store.
 
-    Attributes
-    ----------
-    policy : ``always`` | ``everysec``
-    version : (major, minor)
-    history : list of lists of Words
-        The effects of every command that had some, since the beginning of time, as far as they were not lost.
-    written, on_disk : int
-        How much of the history would outlive a crash of the process, of the machine.
-    lost : list of Loss
+    Its history has the effects of every command that had some, since the beginning of time, as far as they were not
+    lost; so much of it as is ``written`` would outlive a crash of the process, as is ``on_disk`` one of the machine.
     """
 
     def __init__(
@@ -154,15 +138,11 @@ class Store:
         network.store = self
         self._begin(0.0)
 
-    # life and death
-
     def session(self, wire: Wire) -> Session:
-        """Somebody has connected."""
         return Session(self, wire)
 
     @property
     def is_up(self) -> bool:
-        """Whether it takes connections."""
         return self._is_up
 
     def die(self, power: bool) -> None:
@@ -174,7 +154,6 @@ class Store:
         self._lose(kept, "power" if power else "crash")
 
     def start(self) -> None:
-        """Start again with what was kept."""
         self.process = self._loop.process("store")
         self._begin(self._rng.choice((0.0, 0.05, 0.5)))
 
@@ -190,15 +169,8 @@ class Store:
         """
         self._is_up = False
         promoted = max(self.copies, key=lambda copy: copy.received)
-        new = Store(
-            self._loop,
-            self._network,
-            policy,
-            self.version,
-            len(self.copies),
-            self.history[: promoted.received],
-            self.lost,
-        )
+        history = self.history[: promoted.received]
+        new = Store(self._loop, self._network, policy, self.version, len(self.copies), history, self.lost)
         new.on_disk = promoted.on_disk
         new._inherited = promoted.received
         new.skew = skew
@@ -246,9 +218,7 @@ class Store:
         self._network.note("lost", reason, str(len(self.history)))
 
     def _begin(self, loading: float) -> None:
-        scripts = self.space.scripts
         self.space = Keyspace()
-        scripts.known.clear()
         for effects in self.history:
             self.space.replay(effects)
         self.written = len(self.history)
@@ -267,10 +237,7 @@ class Store:
     def _loaded(self) -> None:
         self._loading = False
 
-    # commands
-
     def take(self, session: Session, words: Words) -> None:
-        """A command has arrived."""
         self._inbox.append((session, words))
 
     def wake(self) -> None:
@@ -348,7 +315,7 @@ class Store:
 
     def _execute(self, words: Words) -> Any:
         name = words[0].upper()
-        if name in (b"CLIENT", b"SELECT", b"AUTH", b"WATCH", b"UNWATCH"):
+        if name in (b"CLIENT", b"SELECT"):
             return OK
         if self.is_copy and name not in READS:
             return READ_ONLY
@@ -411,8 +378,6 @@ class Store:
         }
         return f"# {words[1].decode()}\r\n{fields[words[1]]}\r\n"
 
-    # waiting
-
     def _read(self, session: Session, words: Words) -> tuple[Any] | None:
         try:
             reply = read(self.space, words)
@@ -467,7 +432,6 @@ class Store:
         self._flush_soon()
 
     def forget(self, blocked: Blocked) -> None:
-        """Whoever waited has gone."""
         if blocked in self._blocked:
             self._blocked.remove(blocked)
         if blocked.timer is not None:
@@ -487,8 +451,6 @@ class Store:
         if not self._is_busy:
             self._is_busy = True
             self.process.call(self._serve)
-
-    # disks and copies
 
     def _every_second(self) -> None:
         """Bring to disk what was there when it began."""

@@ -1,11 +1,9 @@
 """The simulation sees mistakes: each one is made on purpose, and some history must tell."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -40,6 +38,30 @@ SEEDS = 1000
 Patch = pytest.MonkeyPatch
 
 
+class Mistake(NamedTuple):
+    """A mistake, with the faults by which it is found soon (None: it is found in any weather) and a seed to begin with.
+
+    One that takes many histories to find is slow.
+    """
+
+    plant: Callable[[Patch], None]
+    faults: tuple[str, ...] | None
+    first: int
+    marks: tuple[pytest.MarkDecorator, ...]
+
+
+MISTAKES: list[Mistake] = []
+
+
+def mistake(faults: tuple[str, ...] | None = None, first: int = 0, is_slow: bool = False) -> Callable[[Any], Any]:
+    def add(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MISTAKES.append(Mistake(plant, faults, first, (pytest.mark.long,) if is_slow else ()))
+        return plant
+
+    return add
+
+
+@mistake(faults=("_lose_power",), first=183)
 def wait_on_another_connection(patch: Patch) -> None:
     """WAITAOF and WAIT go out over the link that all models share, whose own last write is another one, if any."""
     links: dict[Process, StoreConnection] = {}
@@ -73,6 +95,7 @@ def wait_on_another_connection(patch: Patch) -> None:
     patch.setattr(StoreConnection, "send", wrong)
 
 
+@mistake(faults=("_lose_power", "_fail_over"), first=42)
 def count_no_replies(patch: Patch) -> None:
     """What WAITAOF and WAIT were told is not looked at: the level of the service counts as reached."""
     patch.setattr(
@@ -81,6 +104,7 @@ def count_no_replies(patch: Patch) -> None:
     )
 
 
+@mistake(first=44)
 def refuse_what_may_be_there(patch: Patch) -> None:
     """An append without a reply is said to be none."""
     answered = Appender._answered
@@ -92,6 +116,7 @@ def refuse_what_may_be_there(patch: Patch) -> None:
     patch.setattr(Appender, "_answered", wrong)
 
 
+@mistake(faults=("_cut", "_cut_all"), first=10, is_slow=True)
 def send_again(patch: Patch) -> None:
     """An append without a reply is sent a second time."""
     answered = Appender._answered
@@ -112,6 +137,7 @@ def send_again(patch: Patch) -> None:
     patch.setattr(Appender, "_answered", wrong)
 
 
+@mistake(first=30, is_slow=True)
 def answer_before_the_reply(patch: Patch) -> None:
     """What is sent counts as durable: its requests end when the follower has met it, whatever the waits say."""
     take = Appender._take
@@ -125,6 +151,7 @@ def answer_before_the_reply(patch: Patch) -> None:
     patch.setattr(Appender, "_take", wrong)
 
 
+@mistake(first=79)
 def do_not_check_on_return(patch: Patch) -> None:
     """A follower goes on from its last entry, whether it is there or not."""
 
@@ -134,9 +161,9 @@ def do_not_check_on_return(patch: Patch) -> None:
     patch.setattr(stream, "holds_over", holds_over)
 
 
+@mistake(faults=("_fail_over", "_cut"), first=2122, is_slow=True)
 def append_to_anybody(patch: Patch) -> None:
     """A connection takes any server for the one whose models it knows."""
-
     init = ReconnectingConnection.__init__
 
     def wrong(self: ReconnectingConnection, *args: Any, **options: Any) -> None:
@@ -145,12 +172,14 @@ def append_to_anybody(patch: Patch) -> None:
     patch.setattr(ReconnectingConnection, "__init__", wrong)
 
 
+@mistake()
 def forget_keys(patch: Patch) -> None:
     """A key that came before is learned again."""
     patch.setattr(Receipts, "get", lambda self, key: None)
     patch.setattr(Receipts, "n_new", lambda self, keys: len(keys))
 
 
+@mistake()
 def do_not_wait_for_an_offset(patch: Patch) -> None:
     """``min_offset`` is looked at and not waited for."""
 
@@ -160,6 +189,7 @@ def do_not_wait_for_an_offset(patch: Patch) -> None:
     patch.setattr(Replica, "wait_for", wait_for)
 
 
+@mistake()
 def apply_the_last_entry_again(patch: Patch) -> None:
     """A position names the entry before the one applied last."""
     apply = ReplicatedModel.apply
@@ -174,6 +204,7 @@ def apply_the_last_entry_again(patch: Patch) -> None:
     patch.setattr(ReplicatedModel, "apply", wrong)
 
 
+@mistake(faults=("_kill", "_stop"), first=23)
 def leave_an_entry_out(patch: Patch) -> None:
     """A snapshot says that it is one entry further than it is."""
     restore = load_newest
@@ -190,6 +221,7 @@ def leave_an_entry_out(patch: Patch) -> None:
     patch.setattr("abound.replica.loader.load_newest", wrong)
 
 
+@mistake()
 def do_not_open_again(patch: Patch) -> None:
     """A connection that is lost stays lost."""
 
@@ -203,11 +235,13 @@ def do_not_open_again(patch: Patch) -> None:
     patch.setattr(ReconnectingConnection, "_keep_open", once)
 
 
+@mistake(first=123)
 def leave_the_log_open(patch: Patch) -> None:
     """The last entry of a replaced log is appended, and the log is not closed."""
     _without(patch, "_CLOSE", "redis.call('XSETID', KEYS[2], ARGV[5])")
 
 
+@mistake()
 def copy_no_last_tail(patch: Patch) -> None:
     """What came between the last copy of the tail and the end of the closed log is not copied."""
     finish = Copy.finish
@@ -219,6 +253,7 @@ def copy_no_last_tail(patch: Patch) -> None:
     patch.setattr(Copy, "finish", wrong)
 
 
+@mistake(faults=("_fail_over",), is_slow=True)
 def replace_without_looking(patch: Patch) -> None:
     """A model is replaced whether or not both logs still end with the same entry."""
     begin, end = closing._REPLACE.index("for i = 2, 3"), closing._REPLACE.index("redis.call('XADD'")
@@ -232,6 +267,7 @@ def replace_without_looking(patch: Patch) -> None:
     patch.setattr(replace, "replace_log", slow)
 
 
+@mistake(first=2603, is_slow=True)
 def open_without_the_fence(patch: Patch) -> None:
     """A process that is late, and holds the lease no more, ends what it began, and opens the log again."""
     _without(patch, "_OPEN", FENCE)
@@ -249,6 +285,7 @@ def open_without_the_fence(patch: Patch) -> None:
     _lose_leases(patch)
 
 
+@mistake()
 def switch_without_reading(patch: Patch) -> None:
     """What replaces a model is served from where it has been read to."""
     switch, read_once = Follower._switch, Follower._read_once
@@ -268,6 +305,7 @@ def switch_without_reading(patch: Patch) -> None:
     patch.setattr(Follower, "_switch", wrong)
 
 
+@mistake()
 def drop_the_queue(patch: Patch) -> None:
     """Requests that wait while a log is closed are forgotten when the model is replaced."""
 
@@ -278,6 +316,7 @@ def drop_the_queue(patch: Patch) -> None:
     patch.setattr(Appender, "use_log", wrong)
 
 
+@mistake()
 def answer_what_was_refused(patch: Patch) -> None:
     """What a closed log refuses is answered as if it had been learned there."""
 
@@ -290,6 +329,7 @@ def answer_what_was_refused(patch: Patch) -> None:
     patch.setattr(Appender, "_wait_open", wrong)
 
 
+@mistake()
 def miscount_what_was_trimmed(patch: Patch) -> None:
     """The log of a new incarnation is said to have had one entry less before it."""
 
@@ -331,6 +371,7 @@ def _without(patch: Patch, script: str, line: str) -> None:
     patch.setattr(closing, script, source.replace(line, ""))
 
 
+@mistake()
 def leave_details_out(patch: Patch) -> None:
     """The details of a registration are kept only if it is the first record of its entry."""
     register = LiveModel._register
@@ -346,6 +387,7 @@ def leave_details_out(patch: Patch) -> None:
     patch.setattr(LiveModel, "_register", wrong)
 
 
+@mistake()
 def weigh_all_alike(patch: Patch) -> None:
     """The weight of an event counts only if no other one is applied with it."""
     begin = LiveModel.begin
@@ -360,77 +402,10 @@ def _without_weights(records: bytes) -> bytes:
     return records.replace(struct.pack("<f2H", 3.0, 1, 1), struct.pack("<f2H", 1.0, 1, 1))
 
 
-MISTAKES: list[Callable[[Patch], None]] = [
-    wait_on_another_connection,
-    count_no_replies,
-    refuse_what_may_be_there,
-    send_again,
-    answer_before_the_reply,
-    do_not_check_on_return,
-    append_to_anybody,
-    forget_keys,
-    do_not_wait_for_an_offset,
-    apply_the_last_entry_again,
-    leave_an_entry_out,
-    do_not_open_again,
-    leave_the_log_open,
-    copy_no_last_tail,
-    replace_without_looking,
-    open_without_the_fence,
-    switch_without_reading,
-    drop_the_queue,
-    answer_what_was_refused,
-    miscount_what_was_trimmed,
-    leave_details_out,
-    weigh_all_alike,
-]
-
-
-WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
-    wait_on_another_connection: ("_lose_power",),
-    count_no_replies: ("_lose_power", "_fail_over"),
-    send_again: ("_cut", "_cut_all"),
-    append_to_anybody: ("_fail_over", "_cut"),
-    replace_without_looking: ("_fail_over",),
-    leave_an_entry_out: ("_kill", "_stop"),
-}
-"""Faults by which a mistake is found soon; the others are found in any weather."""
-
-SLOW = dict.fromkeys(
-    (send_again, answer_before_the_reply, append_to_anybody, replace_without_looking, open_without_the_fence),
-    pytest.mark.long,
-)
-"""Mistakes that take many histories to find."""
-
-
-FIRST: dict[Callable[[Patch], None], int] = {
-    append_to_anybody: 2122,
-    wait_on_another_connection: 183,
-    count_no_replies: 42,
-    refuse_what_may_be_there: 44,
-    send_again: 10,
-    answer_before_the_reply: 30,
-    do_not_check_on_return: 79,
-    leave_an_entry_out: 23,
-    leave_the_log_open: 123,
-    open_without_the_fence: 2603,
-}
-"""Seeds to begin with, for mistakes that few histories tell of."""
-
-
-def broken_by(mistake: Callable[[Patch], None], seeds: range) -> Iterator[tuple[int, list[str]]]:
-    """The seeds whose histories tell of a mistake."""
-    with pytest.MonkeyPatch.context() as patch:
-        mistake(patch)
-        for seed in seeds:
-            broken = run(seed, faults=WEATHER.get(mistake)).broken
-            if broken:
-                yield seed, broken
-
-
 @pytest.mark.parametrize(
-    "mistake", [pytest.param(one, marks=SLOW.get(one, ())) for one in MISTAKES], ids=lambda mistake: mistake.__name__
+    "planted", [pytest.param(one, marks=one.marks) for one in MISTAKES], ids=lambda planted: planted.plant.__name__
 )
-def test_a_mistake_is_caught(mistake: Callable[[Patch], None]) -> None:
-    first = FIRST.get(mistake, 0)
-    assert next(broken_by(mistake, range(first, first + SEEDS)), None) is not None
+def test_a_mistake_is_caught(planted: Mistake) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        planted.plant(patch)
+        assert any(run(seed, faults=planted.faults).broken for seed in range(planted.first, planted.first + SEEDS))

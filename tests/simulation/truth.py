@@ -45,24 +45,14 @@ class Fact(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An entry that a model has learned; or, without one, an event that a state of one's own has.
-
-    Attributes
-    ----------
-    last : int or None
-        Only the batches that begin up to this position.
-    gone : str or None
-        The requests with this key are left out.
-    is_state : bool
-        Nothing before it counts.
-    """
+    """An entry that a model has learned; or, without one, an event that a state of one's own has."""
 
     at: Offset
     entry: Entry | None
-    last: int | None = None
-    gone: frozenset[str] = frozenset()
+    last: int | None = None  # only the batches that begin up to this position
+    gone: frozenset[str] = frozenset()  # the requests with these keys are left out
     extra: int = 0
-    is_state: bool = False
+    is_state: bool = False  # nothing before it counts
 
     def units(self) -> Iterator[tuple[int, list[Unit], list[bool]]]:
         """Its batches: the position of each, its requests, and which of these are left out."""
@@ -93,55 +83,28 @@ class Step(NamedTuple):
 
 @dataclass
 class Truth:
-    """The content of one incarnation's log; of none, when there is no such model.
-
-    Attributes
-    ----------
-    keys : ModelKeys or None
-    before : Truth or None
-        The incarnation that it has replaced.
-    steps : list of Step
-        All that it has learned, from the beginning.
-    last : Offset or None
-        Of the last entry.
-    facts : dict of Fact by event
-        Of the events that the index knows.
-    twice : list of int
-        Events that were learned more than once.
-    refused : set of int
-        Events whose key came before with another body.
-    received : dict
-        By idempotency key, the body that came first.
-    switches : list of (Offset, str)
-        From where on which version is active.
-    activations : list of str
-        Their ids.
-    wrong : list of str
-        What its log has that a replacement should not have left, and the other way round.
-    """
+    """The content of one incarnation's log; of none, when there is no such model."""
 
     keys: ModelKeys | None
     config: ModelConfig = field(default_factory=ModelConfig)
-    before: Truth | None = None
-    steps: list[Step] = field(default_factory=list)
-    last: Offset | None = None
+    before: Truth | None = None  # the incarnation that it has replaced
+    steps: list[Step] = field(default_factory=list)  # all that it has learned, from the beginning
+    last: Offset | None = None  # of the last entry
     n_extra: int = 0
-    facts: dict[int, Fact] = field(default_factory=dict)
-    twice: list[int] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
-    received: dict[str, bytes] = field(default_factory=dict)
-    switches: list[tuple[Offset, str]] = field(default_factory=list)
-    activations: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    facts: dict[int, Fact] = field(default_factory=dict)  # of the events that the index knows
+    twice: list[int] = field(default_factory=list)  # events that were learned more than once
+    refused: set[int] = field(default_factory=set)  # events whose key came before with another body
+    received: dict[str, bytes] = field(default_factory=dict)  # by idempotency key, the body that came first
+    switches: list[tuple[Offset, str]] = field(default_factory=list)  # from where on which version is active
+    activations: list[str] = field(default_factory=list)  # their ids
+    wrong: list[str] = field(default_factory=list)  # what a replacement left wrongly in its log, or left out
 
     @cached_property
     def live(self) -> LiveModel:
-        """The model as the log makes it."""
         return LiveModel(self.config, (1, 2))
 
     @property
     def all(self) -> Iterator[Truth]:
-        """This incarnation, and those before it."""
         truth: Truth | None = self
         while truth is not None:
             yield truth
@@ -149,7 +112,6 @@ class Truth:
 
     @property
     def origin(self) -> str:
-        """The first incarnation of the model."""
         *_, first = self.all
         return "" if first.keys is None else first.keys.incarnation
 
@@ -180,11 +142,9 @@ class Truth:
                 self.switches.append((step.at, event.version))
 
     def active_at(self, offset: Offset) -> str:
-        """Which version is active at an offset."""
         return next((version for at, version in reversed(self.switches) if at[:2] <= offset[:2]), LIVE)
 
     def was_learned(self, event: int) -> bool:
-        """Whether an event was ever learned, forgotten since or not."""
         return any(event in truth.facts for truth in self.all)
 
     def facts_at(self, event: int, offset: Offset) -> list[Fact]:

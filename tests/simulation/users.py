@@ -1,7 +1,5 @@
 """Applications that learn and read, and try again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any
@@ -34,7 +32,6 @@ from tests.simulation.requests import (
     told,
     vector_of,
 )
-from tests.simulation.server import Store
 
 PATIENCE = 2.5
 ATTEMPTS = 4
@@ -43,12 +40,7 @@ CREATED = {"news": ModelConfig(update="sls", implicit=0.1), "mail": ModelConfig(
 
 
 class Users:
-    """All applications of a history.
-
-    Attributes
-    ----------
-    requests, reads : what they asked for and were told
-    """
+    """All applications of a history; ``requests`` and ``reads`` are what they asked for and were told."""
 
     def __init__(self, author: Author, hosts: list[ReplicaHost], network: Network) -> None:
         self.author = author
@@ -61,16 +53,9 @@ class Users:
 
     @property
     def requests(self) -> list[Request]:
-        """All requests to learn."""
         return self.author.requests
 
-    @property
-    def _store(self) -> Store:
-        assert self._network.store is not None
-        return self._network.store
-
     def hurry(self) -> None:
-        """Come to an end with what is begun."""
         self._is_late = True
 
     def _some_host(self) -> ReplicaHost:
@@ -140,16 +125,13 @@ class Users:
         keyed = [one.drafts[0].key for one in self.requests[-5:] if one.keyed and len(one.drafts) == 1]
         return self._rng.choice(keyed) if keyed and self._rng.random() < 0.05 else None
 
-    async def learn(self, request: Request) -> bool:
+    async def learn(self, request: Request) -> None:
         """Send a request until there is an answer: one with a key again and again, another one once."""
         for _ in range(ATTEMPTS if request.keyed else 1):
             attempt = await self.attempt(request, self._some_host())
-            if attempt.outcome == DONE:
-                return True
-            if attempt.why == "conflict":
-                return False
+            if attempt.outcome == DONE or attempt.why == "conflict":
+                return
             await asyncio.sleep(self._rng.random() * 0.25)
-        return False
 
     async def attempt(self, request: Request, host: ReplicaHost) -> Attempt:
         """Send a request to one replica."""
@@ -164,7 +146,6 @@ class Users:
             async with asyncio.timeout(PATIENCE):
                 attempt.learned = await host.ask(learn)
             attempt.outcome = DONE
-            attempt.policy = self._store.policy
             refusals = [one.refused for one in attempt.learned if one.refused is not None]
             if refusals and len(refusals) == len(attempt.learned):
                 attempt.outcome, attempt.learned, attempt.why = REFUSED, None, "conflict"

@@ -209,9 +209,6 @@ async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store, lab):
     assert await loaded(store, living) == (None, [])
 
 
-# one model of a replica by itself: its tables grow in another thread and nobody can tell
-
-
 def elements(n_entries: int, n: int) -> list[Element]:
     """A log in which every instance brings new features and a new label."""
     made = []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
+from abound.log.events import LearnEvent
 from abound.log.stream import LogParams
 from abound.processes.embedded_store import EmbeddedStore
 from abound.replica.replica import Replica, ReplicaParams
@@ -26,11 +26,8 @@ from tests.support import job_worker
 from tests.support.fixtures import StartReplica, StartServer, until_copied
 from tests.support.replicas import teach, until
 from tests.support.served import NDJSON, lines, ndjson, served
-from tests.support.streams import create, draft, record
+from tests.support.streams import create, draft, logged, record
 from tests.support.valkey import PATIENT, Server
-
-# what is said of the file after a forgetting
-
 
 ABOUND = (sys.executable, "-m", "abound")
 
@@ -65,10 +62,8 @@ async def test_what_was_deleted_is_gone_from_the_file_once_the_command_was_given
     try:
         store = Store(url, PATIENT)
         living = await create(store, "gone")
-        payload, checksum = encode(
-            Entry(APPLY_VERSION, b"somebody", 1, LearnEvent(record('{"a": 1}', "unspeakable"), 1, [Unit(1)]))
-        )
-        await store.client.xadd(living.keys.log, {"e": payload, "c": checksum})
+        secret = LearnEvent(record('{"a": 1}', "unspeakable"), 1, [Unit(1)])
+        await store.client.xadd(living.keys.log, logged(secret))
         await delete_incarnation(store, living.keys)
         assert in_files(tmp_path, b"unspeakable")
         if not runs:
@@ -94,9 +89,6 @@ def holds(server: Server, word: bytes) -> bool:
     return any(
         word in path.read_bytes() for path in server.directory.rglob("*") if path.is_file() and "aof" in path.name
     )
-
-
-# a store that writes its file for the first time says that it keeps one, and would lose the log
 
 
 N_KEYS = 60
@@ -179,9 +171,6 @@ async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(slow_server, 
             slow_down(client, 0)
             client.config_set("appendonly", "no")  # ends the rewrite
             client.config_set("appendonly", "yes")
-
-
-# a store that syncs nothing while it rewrites its file
 
 
 SETTING = "no-appendfsync-on-rewrite"

@@ -86,12 +86,10 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(lab, tmp_path, s
             assert START < contents.end < end
             if is_whole:
                 assert (await verify(store, DEFAULT_MODEL, 20, artifacts)).from_start == expected
-                there = Lab(server, folder)
-                await there.open()
-                await grow(there, 7)
-                await replica.wait_for(DEFAULT_MODEL, (await there.elements())[-1][0], 60)
-                assert (await replay(store, living, from_start=True, artifacts=artifacts)).offset > end
-                await there.close()
+                async with Lab(server, folder) as there:
+                    await grow(there, 7)
+                    await replica.wait_for(DEFAULT_MODEL, (await there.elements())[-1][0], 60)
+                    assert (await replay(store, living, from_start=True, artifacts=artifacts)).offset > end
             else:  # the wrong way round: what was written in between is not in it, and is missed
                 with pytest.raises(AboundError, match=r"\.seg"):
                     await replay(store, living, from_start=True, artifacts=artifacts)

@@ -18,7 +18,6 @@ SECONDS = 8.0
 
 
 def number_of(lease: Lease) -> int:
-    """The number in the token."""
     return int(lease.token.partition(b":")[0])
 
 

@@ -15,7 +15,6 @@ from abound.versions import retention as version_retention
 from abound.versions import versions as versions
 from abound_core.errors import NotReady
 from abound_core.model.active_version import LIVE
-from abound_core.model.live_model import warmup
 from tests.support import small_versions
 from tests.support.fixtures import until_copied
 from tests.support.lab import Context, Lab, events
@@ -25,11 +24,8 @@ from tests.support.valkey import Server
 
 @pytest.fixture
 async def lab(servers: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Lab]:
-    warmup()
-    lab = Lab(servers[0], tmp_path / "artifacts")
-    await lab.open()
-    yield lab
-    await lab.close()
+    async with Lab(servers[0], tmp_path / "artifacts") as lab:
+        yield lab
 
 
 async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(servers, lab):

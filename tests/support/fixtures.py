@@ -114,11 +114,8 @@ async def start_replica(start_server: StartServer) -> AsyncIterator[StartReplica
 @pytest.fixture
 async def lab(server: Server, tmp_path: Path) -> AsyncIterator[Lab]:
     """A store and an artifact store, from which replicas are started; they are stopped at the end of the test."""
-    warmup()
-    lab = Lab(server, tmp_path / "artifacts")
-    await lab.open()
-    yield lab
-    await lab.close()
+    async with Lab(server, tmp_path / "artifacts") as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,6 @@ G = TypeVar("G")
 
 
 def quick_group(settings: Settings, kind: type[G]) -> G:
-    """Return a group with short times for jobs."""
     found = group(settings, kind)
     if isinstance(found, JobParams):
         return replace(found, beat_seconds=0.2, lost_seconds=6.0, cancel_seconds=1.0)

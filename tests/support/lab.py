@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.history import full_log
@@ -14,18 +14,8 @@ from abound.history.history import Base, History, HistoryManifest, HistoryParams
 from abound.history.replay import compact, replay
 from abound.history.retention import enforce_retention
 from abound.log import stream
-from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.log.events import (
-    APPLY_VERSION,
-    ActivateEvent,
-    CatalogEntry,
-    ConfigureEvent,
-    Entry,
-    LearnEvent,
-    ModelCreated,
-    decode_entry,
-    encode,
-)
+from abound.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.log.events import ActivateEvent, ConfigureEvent, LearnEvent, decode_entry
 from abound.log.stream import Element
 from abound.replace.context import ReplaceContext
 from abound.replace.copying import Past
@@ -40,9 +30,9 @@ from abound.store.key_names import ModelKeys
 from abound.store.lease import acquire
 from abound_core.config import ModelConfig
 from abound_core.model.entry_application import Unit
-from abound_core.model.live_model import LiveModel
+from abound_core.model.live_model import LiveModel, warmup
 from abound_core.types import START, Offset
-from tests.support.streams import drafts
+from tests.support.streams import create, drafts, logged
 from tests.support.valkey import Server
 
 SMALL = SnapshotParams(part_bytes=16_384)
@@ -62,12 +52,20 @@ class Lab:
         self.past: list[tuple[Offset, Any]] = []
 
     async def open(self) -> None:
+        warmup()
         await self.artifacts.join(self.store)
 
     async def close(self) -> None:
         for replica in self.replicas:
             await replica.stop()
         await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def replica(self, artifacts: bool = True, **params: Any) -> Replica:
         """One more replica, ready."""
@@ -86,12 +84,7 @@ class Lab:
 
     async def living(self, name: str = DEFAULT_MODEL) -> CatalogModel:
         """The model, made if there is none."""
-        living = (await read_catalog(self.store)).get(name)
-        if living is None:
-            payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
-            await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
-            return await self.living(name)
-        return living
+        return (await read_catalog(self.store)).get(name) or await create(self.store, name)
 
     async def snapshot(self) -> StateManifest:
         return await compact(self.store, await self.living(), SMALL, artifacts=self.artifacts)
@@ -108,7 +101,6 @@ class Lab:
             return contents and await enforce_retention(context, contents)
 
     async def archived(self, params: HistoryParams = SEGMENTS) -> HistoryManifest | None:
-        """Make two snapshots, and move all that is before them to history."""
         for _ in range(2):
             await self.snapshot()
         return await self.archive(params)
@@ -126,15 +118,8 @@ class Lab:
         return ReplaceContext(**given | fields)
 
     async def append(self, *events: Any) -> list[Offset]:
-        """Append events, an entry each."""
-        living = await self.living()
-        offsets = []
-        for event in events:
-            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, event))
-            offsets.append(
-                Offset.of_entry(await self.store.client.xadd(living.keys.log, {"e": payload, "c": checksum}))
-            )
-        return offsets
+        log = (await self.living()).keys.log
+        return [Offset.of_entry(await self.store.client.xadd(log, logged(event))) for event in events]
 
     async def elements(self) -> list[tuple[Offset, Any]]:
         """All events that are in the log."""
@@ -158,7 +143,6 @@ class Lab:
         return START if contents is None else contents.start
 
     async def events_of_history(self) -> list[Any]:
-        """The events in history and log, as they are there by now."""
         keys = (await self.living()).keys
         reading = full_log.read_entries(self.store, self.artifacts, keys, await self.start())
         return [decode_entry(fields).event async for elements in reading for _, fields in elements]
@@ -253,15 +237,19 @@ class Archived(NamedTuple):
     async def grow(self, n: int, seed: int) -> None:
         """Append entries and make a snapshot."""
         for event in events(n, seed):
-            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, event))
-            await self.store.client.xadd(self.living.keys.log, {"e": payload, "c": checksum})
+            await self.store.client.xadd(self.living.keys.log, logged(event, seed))
         last = Offset.of_entry(self.every[-1][0]) if self.every else START
         self.every.extend(await self.past(last))
         await compact(self.store, self.living, SMALL, artifacts=self.artifacts)
 
-    async def archive(self, params: HistoryParams = SHORT) -> HistoryManifest:
+    @contextlib.asynccontextmanager
+    async def archiving(self, params: HistoryParams = SHORT) -> AsyncIterator[ArchiveContext]:
         async with acquire(self.store, self.living.keys) as lease:
-            contents = await archive(ArchiveContext(self.store, self.artifacts, self.living, lease, params))
+            yield ArchiveContext(self.store, self.artifacts, self.living, lease, params)
+
+    async def archive(self, params: HistoryParams = SHORT) -> HistoryManifest:
+        async with self.archiving(params) as to:
+            contents = await archive(to)
         assert contents is not None
         return contents
 

@@ -28,7 +28,6 @@ async def teach(replica: Replica, n: int = 50, seed: int = 1, name: str = "defau
 
 
 async def digests(*replicas: Replica, name: str = "default") -> set[str | None]:
-    """Their digests, once all have come as far as the first."""
     offset = replicas[0].model(name).offset
     for replica in replicas:
         await replica.wait_for(name, offset, 60)

@@ -164,7 +164,6 @@ def problem(answer: httpx.Response, status: int, kind: str | None = None, field:
 def checked_problem(
     document: dict[str, Any], status: int, kind: str | None = None, field: str | None = None
 ) -> dict[str, Any]:
-    """A problem document, checked for what all of them have."""
     assert document["status"] == status, document
     assert document["type"].startswith("/problems/")
     assert document["title"]

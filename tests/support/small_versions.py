@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import numpy as np
-
 from abound.artifacts.artifact_store import ArtifactStore
 from abound.store.client import Store
 from abound.store.key_names import ModelKeys
@@ -14,18 +12,15 @@ from abound.versions.card import Card
 from abound_core.config import ModelConfig
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import Limits
-from abound_core.methods import fitted as fitting
-from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.gather import MatrixBuilder
-from abound_core.methods.training.progress import no_progress
+from tests.core.methods.toy import fit
 from tests.support.served import Served, on_store
 
 FEATURES = [{f"a{i}": 1.0, f"b{i % 7}": 2.5} for i in range(20)]
 
 
 def vector(features: dict[str, Any]) -> bytes:
-    """A vector as the service makes it."""
     return Vectorizer(ModelConfig(), Limits()).vectorize(json.dumps(features).encode(), None)
 
 
@@ -36,12 +31,10 @@ def fitted(name: str, n_labels: int = 5, method: str = "ind", n_features: int = 
         gathering.add(vector({f"more {i}": 1.0 for i in range(first, first + 1000)}), [f"{name} 0"])
     for i, features in enumerate(FEATURES):
         gathering.add(vector(features), [f"{name} {i % n_labels}", f"{name} {i * i % n_labels}"])
-    params = registry.params_of(method, {})
-    return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(5), no_progress)
+    return fit(method, gathering.matrices())
 
 
 async def write(artifacts: ArtifactStore, keys: ModelKeys, made: FittedMethod, **fields: Any) -> Card:
-    """A version of it."""
     given: dict[str, Any] = {
         "seed": 5,
         "data": "history",
@@ -66,7 +59,6 @@ def version_of(service: Served, model: str, made: FittedMethod) -> Card:
 
 
 def ranked(made: FittedMethod, features: dict[str, Any], k: int) -> list[tuple[str, float]]:
-    """What it answers, asked in process."""
     found = made.rank_vectors([vector(features)], k)
     return [(made.labels[i], score) for i, score in zip(found.ids.tolist(), found.scores.tolist(), strict=True)]
 

@@ -5,7 +5,7 @@ from functools import cache
 
 from abound.log.append_group import LearnDraft
 from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
+from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, Event, LearnEvent, ModelCreated, encode
 from abound.store.client import Store
 from abound_core.config import ModelConfig
 from abound_core.instances.record import pack_labels
@@ -40,7 +40,6 @@ def drafts(n: int, seed: int = 1, n_features: int = 40, n_labels: int = 9) -> li
 
 
 def batch(n: int, seed: int = 1, key: str | None = None) -> LearnDraft:
-    """One request with ``n`` instances."""
     return LearnDraft(b"".join(one.records for one in drafts(n, seed)), n, key, b"hash" if key else b"")
 
 
@@ -55,16 +54,25 @@ async def flip(store: Store, log: bytes, at: Offset) -> None:
     await store.client.rename("copied", log)
 
 
+def fields_of(entry: Entry | CatalogEntry) -> dict[str | bytes, bytes]:
+    """An entry as the store has it."""
+    payload, checksum = encode(entry)
+    return {"e": payload, "c": checksum}
+
+
+def logged(event: Event, number: int = 1) -> dict[str | bytes, bytes]:
+    """The entry of an event, as another process would append it."""
+    return fields_of(Entry(APPLY_VERSION, b"somebody", number, event))
+
+
 async def append(store: Store, living: CatalogModel, n: int, seed: int) -> None:
     """Append events as another process would."""
     async with store.client.pipeline() as pipe:
         for one in drafts(n, seed):
-            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(one.records, 1, [Unit(1)])))
-            pipe.xadd(living.keys.log, {"e": payload, "c": checksum})
+            pipe.xadd(living.keys.log, logged(LearnEvent(one.records, 1, [Unit(1)]), seed))
         await pipe.execute()
 
 
 async def create(store: Store, name: str = DEFAULT_MODEL) -> CatalogModel:
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
-    await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+    await store.client.xadd(CATALOG_KEY, fields_of(CatalogEntry(APPLY_VERSION, ModelCreated(name, {}))))
     return (await read_catalog(store)).get(name)

@@ -69,7 +69,6 @@ class Server:
         return redis.Redis(unix_socket_path=self.socket, password=self.settings.get("requirepass"), protocol=2)
 
     def kill(self) -> None:
-        """End it as a crash would."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.kill()

@@ -168,9 +168,6 @@ async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(lab
     assert await truth(lab) == []
 
 
-# requests while versions come and go: every answer is held against the log
-
-
 def active_at(switches: list[tuple[Offset, str]], offset: Offset) -> str:
     return ([LIVE] + [version for at, version in switches if at[:2] <= offset[:2]])[-1]
 

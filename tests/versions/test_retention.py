@@ -37,7 +37,7 @@ from abound.worker import Worker
 from abound_core.errors import ArtifactsUnavailable, Cancelled, Conflict, NotReady, UnknownVersion, VersionDeleted
 from tests.support.lab import Context, Lab, events
 from tests.support.replicas import until
-from tests.support.small_versions import fitted
+from tests.support.small_versions import fitted, place
 from tests.support.small_versions import write as write_small
 from tests.versions.test_versions import KEYS, fit, write
 
@@ -149,15 +149,11 @@ async def begin(artifacts: ArtifactStore, **given: Any) -> Card:
     return await write(artifacts, fit("frequency"), whole=False, **given)
 
 
-def place_of(store: Store, artifacts: ArtifactStore) -> activation.ActivationContext:
-    return activation.ActivationContext(store, artifacts, KEYS)
-
-
 async def test_what_is_not_published_is_not_seen(store: Store, artifacts: ArtifactStore) -> None:
     begun = await begin(artifacts)
     assert await versions.ids(artifacts, KEYS) == []
     with pytest.raises(UnknownVersion):
-        await activation.activate(place_of(store, artifacts), begun.id, "a test")
+        await activation.activate(place(store, artifacts, KEYS), begun.id, "a test")
     for _ in range(2):
         assert await activation.publish(store, artifacts, KEYS, begun.id) == begun
     assert [card.id for card in await versions.cards(artifacts, KEYS)] == [begun.id]
@@ -204,9 +200,6 @@ async def test_a_job_that_died_after_it_committed_goes_on(lab: Lab) -> None:
     for _ in range(2):
         assert (await fit_again(context))["version"] == begun.id
         assert await versions.ids(lab.artifacts, living.keys) == [begun.id]
-
-
-# copies of versions that are deleted go from every machine, and whoever forgets waits for it
 
 
 class Machines:
@@ -286,9 +279,7 @@ async def test_who_forgets_waits_for_every_replica(server, machines, start_repli
     one = await start_replica(server, None, machines.artifacts("one"))
     artifacts, keys = ArtifactStore(machines.url), one.model(DEFAULT_MODEL).keys
     await artifacts.join(one.store)
-    async with asyncio.timeout(60):
-        while not (present := await one.replicas(DEFAULT_MODEL)):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    present = await until(lambda: one.replicas(DEFAULT_MODEL))
     other = msgspec.structs.replace(present[0], replica="other", swept_for=[])
     await replica_status.publish(one.store, [(keys, other)])
     with pytest.raises(NotReady, match="may still have copies of deleted versions: other"):

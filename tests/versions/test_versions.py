@@ -33,28 +33,21 @@ from abound_core.errors import (
     UnknownVersion,
 )
 from abound_core.instances.record import pack_vector
-from abound_core.methods import fitted as fitting
 from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
-from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import made
+from tests.core.methods import toy
 from tests.support import small_versions
 
 KEYS = ModelKeys("m", "1-0")
 OTHER = ModelKeys("m", "2-0")
 
 
-def fit(method: str = "swnn", given: dict[str, Any] | None = None, use_idf: bool | None = None) -> FittedMethod:
-    params = registry.params_of(method, given or {})
-    return fitting.fit(method, made(80, seed=0), params, np.random.default_rng(5), no_progress, use_idf=use_idf)
+def fit(method: str = "swnn", **given: Any) -> FittedMethod:
+    return toy.fit(method, toy.made(80, seed=0), **given)
 
 
 async def write(artifacts: ArtifactStore, fitted: FittedMethod, **fields: Any) -> Card:
-    given: dict[str, Any] = {
-        "data_range": {"after": None, "until": "9-0.0"},
-        "offset": "9-0.0",
-        "metrics": {"R@1": 0.5},
-    }
+    given = {"data_range": {"after": None, "until": "9-0.0"}, "offset": "9-0.0", "metrics": {"R@1": 0.5}}
     return await small_versions.write(artifacts, KEYS, fitted, **(given | fields))
 
 
@@ -236,14 +229,14 @@ async def taken(
     return await import_version(store, artifacts, keys, pieces(), 2**30, "9-0.0", params)
 
 
-async def whole(artifacts: ArtifactStore) -> tuple[Card, list[bytes]]:
-    card = await write(artifacts, fit("swnn"))
-    names = [f"{versions.folder(KEYS, card.id)}/{one.file}" for one in card.files]
-    return card, [await artifacts.get(name) for name in names]
+async def whole(artifacts: ArtifactStore, fitted: FittedMethod | None = None) -> tuple[Card, list[bytes]]:
+    card = await write(artifacts, fitted or fit("swnn"))
+    return card, [await artifacts.get(f"{versions.folder(KEYS, card.id)}/{one.file}") for one in card.files]
 
 
-def header(text: str, data: bytes) -> bytes:
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n" + data
+def header(descr: str, shape: str, data: bytes) -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
 
 
 async def refused(store: Store, artifacts: ArtifactStore, card: Card, bodies: list[bytes]) -> None:
@@ -335,15 +328,12 @@ WRONG_FILES = [
     ({"file": ".npy"}, None),
     ({"file": "../x.npy"}, None),
     ({"file": "n" * 200 + ".npy"}, None),
-    ({"dtype": "<U0", "shape": [2]}, header("{'descr': '<U0', 'fortran_order': False, 'shape': (2,), }", b"")),
-    (
-        {"dtype": "<u2", "shape": [-2, -3]},
-        header("{'descr': '<u2', 'fortran_order': False, 'shape': (-2, -3), }", bytes(12)),
-    ),
-    ({"dtype": "|O", "shape": [2]}, header("{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", bytes(16))),
-    ({}, header("{'descr': '<u2', 'fortran_order': False, 'shape': " + "-" * 9000 + "1, }", b"")),
-    ({}, header("{'descr': " + "(" * 3000, b"")),
-    ({}, header("{'descr': [('a', '<u2')], 'fortran_order': False, 'shape': (1,), }", bytes(2))),
+    ({"dtype": "<U0", "shape": [2]}, header("'<U0'", "(2,)", b"")),
+    ({"dtype": "<u2", "shape": [-2, -3]}, header("'<u2'", "(-2, -3)", bytes(12))),
+    ({"dtype": "|O", "shape": [2]}, header("'|O'", "(2,)", bytes(16))),
+    ({}, header("'<u2'", "-" * 9000 + "1", b"")),
+    ({}, header("(" * 3000, "(1,)", b"")),
+    ({}, header("[('a', '<u2')]", "(1,)", bytes(2))),
     ({}, b"\x93NUMPY"),
 ]
 
@@ -376,8 +366,7 @@ async def test_a_graph_that_belongs_to_nothing_is_not_taken(store: Store, artifa
 
 async def with_graphs(artifacts: ArtifactStore) -> tuple[Card, list[bytes]]:
     pytest.importorskip("usearch")
-    card = await write(artifacts, fit("ogeec", {"index": "graph", "dim": 8, "neighbors": 3, "learners": 2}))
-    return card, [await artifacts.get(f"{versions.folder(KEYS, card.id)}/{one.file}") for one in card.files]
+    return await whole(artifacts, fit("ogeec", index="graph", dim=8, neighbors=3, learners=2))
 
 
 async def test_a_graph_that_comes_out_the_same_is_taken(store: Store, artifacts: ArtifactStore) -> None:

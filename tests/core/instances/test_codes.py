@@ -200,9 +200,7 @@ def test_no_name_or_term_begins_like_a_code(use_kernel, monkeypatch):
 
 
 def learn(model: LiveModel, *records: bytes) -> None:
-    applying = model.begin(b"".join(records), len(records), [Unit(1)] * len(records))
-    while not applying.done:
-        applying.step(2)
+    model.begin(b"".join(records), len(records), [Unit(1)] * len(records)).finish()
 
 
 def stream(model: LiveModel, n: int, d: int = 24, seed: int = 0) -> list[bytes]:

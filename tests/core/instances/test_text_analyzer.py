@@ -176,9 +176,7 @@ def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(upda
     model = LiveModel(config, (1, 2))
     for features, text, label in STREAM:
         record = model.vectorizer.vectorize(features, text) + pack_labels([label], Limits())
-        applying = model.begin(record, 1, [Unit(1)])
-        while not applying.done:
-            applying.step(10)
+        model.begin(record, 1, [Unit(1)]).finish()
     assert model.digest() == digest
 
 

@@ -70,9 +70,6 @@ def outcome(function, *arguments) -> bytes | tuple[str, str]:
         return str(error), error.field
 
 
-# The rules.
-
-
 RAW, SCALED, SPLIT = {"numbers": "raw"}, {"numbers": "scaled"}, {"negative": "split"}
 MANY = b'{"a": 0, ' + b", ".join([b'"b": 9999999999999999999e80'] * 1000) + b', "c": 1e101}'
 
@@ -217,9 +214,6 @@ def test_mappings_follow_the_same_rules():
     for wrong in ({1: 1}, {"a": b"x"}, {"a": math.inf}, {"a": 10**400}):  # JSON cannot hold them
         with pytest.raises(InvalidInstance):
             v.vectorize_mapping(wrong)
-
-
-# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -493,9 +487,6 @@ def test_numbers_are_rounded_as_python_does(text):
     assert end in (-1, len(text))
     if end >= 0:
         assert value == float(text)
-
-
-# Time.
 
 
 def colliding(n: int, mask: int) -> list[bytes]:

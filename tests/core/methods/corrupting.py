@@ -12,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from abound_core.errors import Corrupted
-from abound_core.methods import fitted, registry
 from abound_core.methods.fitted import FittedMethod
-from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import RAW, SECRET, made, queries
+from tests.core.methods.toy import RAW, SECRET, fit, made, queries
 
 SMALL: dict[str, dict[str, Any]] = {"unweighted": {"tolerance": 1, "classifiers": 2}}
 
@@ -46,8 +44,7 @@ def corrupted(array: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]
 def corrupt(method: str) -> None:
     """Try all arrays of a method; fails when something was neither refused nor ranks."""
     data = made(80, seed=0)
-    params = registry.params_of(method, RAW.get(method, {}) | SMALL.get(method, {}))
-    whole = fitted.fit(method, data, params, np.random.default_rng(5), no_progress)
+    whole = fit(method, data, **RAW.get(method, {}) | SMALL.get(method, {}))
     arrays, X = whole.to_arrays(), queries(data, 5, seed=1)
     refused = loaded = 0
     for name, array in arrays.items():

@@ -19,7 +19,7 @@ from abound_core.methods import fitted, registry
 from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.matrices import Matrices
 from abound_core.methods.training.progress import Progress, no_progress
-from tests.core.methods.toy import N_CLASSES, SECRET, made, queries
+from tests.core.methods.toy import N_CLASSES, SECRET, fit, made, queries
 
 METHODS = sorted(registry.METHODS)
 SMALL: dict[str, dict[str, object]] = {"unweighted": {"tolerance": 1}, "xr_linear": {"leaf": 2}}
@@ -156,22 +156,17 @@ def test_the_order_of_the_rows_changes_nothing(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_can_be_cancelled(method):
+def test_it_says_how_far_it_is_and_can_be_cancelled(method):
+    told: list[float] = []
+    learn(method, progress=lambda stage, done: told.append(done))
+    assert told == sorted(told)
+    assert 0.0 <= told[0] <= told[-1] <= 1.0
+
     def stop(stage: str, fraction: float) -> None:
         raise Cancelled("not wanted")
 
     with pytest.raises(Cancelled):
         learn(method, progress=stop)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_it_says_how_far_it_is(method):
-    told: list[float] = []
-    learn(method, progress=lambda stage, done: told.append(done))
-    assert told
-    assert told == sorted(told)
-    assert told[0] >= 0.0
-    assert told[-1] <= 1.0
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -234,7 +229,7 @@ def test_parameters_are_searched_for_where_the_method_can(method):
 def test_the_only_class_is_ranked(method):
     data = made(60, seed=0)
     data = replace(data, Y=sparse.csr_matrix(np.ones((60, 1), np.int8)), labels=["all"])
-    model = fitted.fit(method, data, registry.params_of(method, {}), np.random.default_rng(0), no_progress)
+    model = fit(method, data)
     np.testing.assert_array_equal(model.rank(data.X[:20], 3).starts, np.arange(21))
 
 

@@ -3,14 +3,12 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from abound_core.errors import Corrupted
-from abound_core.methods import fitted, registry
+from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
-from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import RAW, SECRET, made
+from tests.core.methods.toy import RAW, SECRET, fit, made
 
 METHODS = sorted(registry.METHODS)
 
@@ -28,8 +26,7 @@ def test_corrupted_arrays_are_refused_or_rank_as_well():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_of_other_labels_is_refused(method):
-    params = registry.params_of(method, RAW.get(method, {}))
-    model = fitted.fit(method, made(80, seed=0), params, np.random.default_rng(5), no_progress)
+    model = fit(method, made(80, seed=0), **RAW.get(method, {}))
     arrays = model.to_arrays()
     first = int(arrays["labels/lengths"][0])
     fewer = {"labels/lengths": arrays["labels/lengths"][1:], "labels/bytes": arrays["labels/bytes"][first:]}

@@ -1,17 +1,23 @@
 """A small data set that every method can learn, and the same seen in other ways."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from scipy import sparse
 
-from abound_core.instances.record import pack_vector
+from abound_core.instances.record import pack_vector, record_ends
+from abound_core.methods import fitted, registry
+from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.methods.training.matrices import Matrices
+from abound_core.methods.training.progress import no_progress
 
 SECRET = (1, 2)
 N_CLASSES = 6
 
 _SMALL = {"dim": 10, "learners": 2, "clusters": 2}
-RAW: dict[str, dict[str, object]] = {
+RAW: dict[str, dict[str, Any]] = {
     "exmlds1": _SMALL,
     "exmlds2": _SMALL | {"epochs": 2},
     "exmlds3": _SMALL,
@@ -42,6 +48,18 @@ def made(n: int, seed: int, order: np.ndarray | None = None) -> Matrices:
         vector = pack_vector([name.encode() for name in words], values / np.linalg.norm(values))
         gathering.add(vector, labels)
     return gathering.matrices()
+
+
+def from_log(records: Sequence[bytes], **options: int) -> Matrices:
+    gathering, payload = MatrixBuilder(SECRET, **options), b"".join(records)
+    for start in record_ends(payload, len(records)).tolist()[:-1]:
+        gathering.add_record(payload, start)
+    return gathering.matrices()
+
+
+def fit(method: str, data: Matrices, seed: int = 5, use_idf: bool | None = None, **given: Any) -> FittedMethod:
+    params = registry.params_of(method, given)
+    return fitted.fit(method, data, params, np.random.default_rng(seed), no_progress, use_idf=use_idf)
 
 
 def queries(data: Matrices, n: int, seed: int) -> sparse.csr_matrix:

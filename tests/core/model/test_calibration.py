@@ -211,16 +211,6 @@ def test_the_newest_are_ten_to_twenty_thousand():
     assert {later - earlier for earlier, later in pairwise(newest)} == {50, -9_950}
 
 
-@pytest.mark.parametrize("update", UPDATES)
-def test_it_changes_nothing_of_what_is_learned(update):
-    instances = stream(300, 12, 2)
-    plain, calibrated = learned(instances, update=update, calibrate=False), learned(instances, update=update)
-    theirs = calibrated.to_arrays()
-    for name, array in plain.to_arrays().items():
-        np.testing.assert_array_equal(array, theirs.pop(name), err_msg=name)
-    assert {name.partition("/")[0] for name in theirs} == {"calibration"}
-
-
 def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off():
     model, oracle = learned(stream(100, 15), calibrate=False), Oracle()
     never = learned(stream(100, 15), calibrate=False)

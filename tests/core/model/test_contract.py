@@ -23,6 +23,8 @@ ALL = CONFIGS | {
     "vectors": {"update": "sls", "rerank": False, "calibrate": False},
     "vectors many codes": {"update": "sls", "codes": 16384, "rerank": True},
     "vectors rows": {"update": "sls", "max_features": 40},
+    "deciding": {"decide": {"agreement": 0.7, "audit": 0.5}, "max_features": 40},
+    "rows deciding": {"update": "sls", "decide": {"agreement": 0.6, "audit": 0.3}},
 }
 every_configuration = pytest.mark.parametrize("name", ALL)
 

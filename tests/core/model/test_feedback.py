@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from abound_core.config import ModelConfig
 from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
-from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.model.refit import Refitter
 from abound_core.types import START
+from tests.core.methods.toy import from_log
 from tests.core.model.test_calibration import counted, ranked
 from tests.core.model.test_live_model import learn as learn_plain
 from tests.core.model.test_live_model import vector_of
@@ -56,16 +56,14 @@ def events(draw: st.DrawFn) -> list[Event]:
     return made
 
 
-def learn(model: LiveModel, stream: list[Event], slices: int = 1000) -> list[int]:
-    applying = model.begin(b"".join(event.record() for event in stream), len(stream), [Unit(len(stream))])
-    while not applying.done:
-        applying.step(slices)
-    return applying.ranks.tolist()
+def learn(model: LiveModel, stream: list[Event]) -> list[int]:
+    records = b"".join(event.record() for event in stream)
+    return model.begin(records, len(stream), [Unit(len(stream))]).finish().ranks.tolist()
 
 
-def learned(stream: list[Event], slices: int = 1000, secret: tuple[int, int] = (3, 4), **config: Any) -> LiveModel:
-    model = LiveModel(ModelConfig.from_dict(config), secret)
-    learn(model, stream, slices)
+def learned(stream: list[Event], **config: Any) -> LiveModel:
+    model = LiveModel(ModelConfig.from_dict(config), (3, 4))
+    learn(model, stream)
     return model
 
 
@@ -139,12 +137,7 @@ def test_a_refit_learns_feedback_in_each_pass(config):
 def test_batch_methods_get_all_true_labels_and_nothing_else():
     stream = [Event(["a"], ["x"], ["y"]), Event(["b"], [], ["x"]), Event(["c"], ["y"], [], ["x"], 2.0)]
     stream.insert(1, Event(["a"], ["y"], partial=True))
-    gathering, at = MatrixBuilder((1, 2)), 0
-    records = b"".join(event.record() for event in stream)
-    for event in stream:
-        gathering.add_record(records, at)
-        at += len(event.record())
-    made = gathering.matrices()
+    made = from_log([event.record() for event in stream])
     assert made.labels == ["x", "y"]
     assert made.Y.toarray().tolist() == [[1, 0], [0, 1]]
 

@@ -16,16 +16,15 @@ from abound_core.instances.record import (
     pack_change,
     pack_labels,
     pack_vector,
-    record_ends,
     unpack,
 )
 from abound_core.limits import Limits
-from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.model.entry_application import Unit
 from abound_core.model.label_changes import ChangePlan, ChangeRequest, LabelChange, encode
 from abound_core.model.live_model import LiveModel
 from abound_core.model.refit import Refitter
 from abound_core.types import Offset
+from tests.core.methods.toy import from_log
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "fsu": {"calibrate": False},
@@ -268,8 +267,7 @@ def test_a_refit_learns_from_the_beginning_by_present_names() -> None:
 
 
 def test_methods_learn_from_history_by_present_names() -> None:
-    gathering, wanted = MatrixBuilder((1, 2)), MatrixBuilder((1, 2))
-    payload = b"".join(
+    got = from_log(
         [
             record(["a"], ["tv", "TV"]),
             record(["b"], ["socks"]),
@@ -281,11 +279,9 @@ def test_methods_learn_from_history_by_present_names() -> None:
             record(["f"], ["socks"]),  # another label by now
         ]
     )
-    for start in record_ends(payload, 8).tolist()[:-1]:
-        gathering.add_record(payload, start)
-    for key, label in zip("abcdf", ["TV", "Socks", "hats", "TV", "socks"], strict=True):
-        wanted.add(record([key], [label])[: -len(pack_labels([label], Limits()))], [label])
-    got, expected = gathering.matrices(), wanted.matrices()
+    expected = from_log(
+        [record([key], [to]) for key, to in zip("abcdf", ["TV", "Socks", "hats", "TV", "socks"], strict=True)]
+    )
     assert got.labels == expected.labels
     assert np.array_equal(got.Y.toarray(), expected.Y.toarray())
     assert np.array_equal(got.X.toarray(), expected.X.toarray())

@@ -14,11 +14,11 @@ from abound_core.instances.record import (
     record_shape,
 )
 from abound_core.limits import MAX_DETAILS_BYTES, Limits
-from abound_core.methods.training.gather import MatrixBuilder
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.model.refit import Refitter
 from abound_core.types import START
+from tests.core.methods.toy import from_log
 
 SECRET = (1, 2)
 RULES = [{}, {"update": "sls"}, {"calibrate": False}, {"max_features": 10}, {"update": "sls", "calibrate": False}]
@@ -113,11 +113,7 @@ def test_batch_methods_learn_a_name_once():
         ([wheat, wheat, oil, named(model, "c7"), wheat, labelled(model, "gold", "c7"), oil], ["c7", "c8", "c7"]),
         ([named(model, "c8"), wheat, named(model, "c7", "corn"), wheat, oil], ["c7", "c7", "c7", "c8"]),
     ):
-        gathering, at = MatrixBuilder(SECRET), 0
-        for record in records:
-            gathering.add_record(b"".join(records), at)
-            at += len(record)
-        data = gathering.matrices()
+        data = from_log(records)
         assert [data.labels[column] for column in data.Y.indices] == expected
         assert data.X.nnz == len(expected)
 

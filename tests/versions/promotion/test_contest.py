@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from abound.api.routes.challengers import contest_of
@@ -30,17 +29,15 @@ from abound_core.config import ModelConfig
 from abound_core.errors import Conflict
 from abound_core.instances.record import pack_labels
 from abound_core.limits import Limits
-from abound_core.methods import fitted as fitting
-from abound_core.methods import registry
 from abound_core.methods.fitted import FittedMethod
 from abound_core.methods.training.gather import MatrixBuilder
-from abound_core.methods.training.progress import no_progress
 from abound_core.model.active_version import LIVE, ServingState
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from abound_core.promotion_rule import Contest, GateParams
 from abound_core.rank_sums import rank_in
 from abound_core.types import START
+from tests.core.methods.toy import fit
 from tests.support.lab import Lab, apply
 from tests.support.small_versions import place, vector, write
 
@@ -68,9 +65,7 @@ def wise() -> FittedMethod:
     gathering = MatrixBuilder((1, 2))
     for feature, label in familiar(KNOWN):
         gathering.add(vector({feature: 1}), [label])
-    return fitting.fit(
-        "ind", gathering.matrices(), registry.params_of("ind", {}), np.random.default_rng(5), no_progress
-    )
+    return fit("ind", gathering.matrices())
 
 
 def draft(pair: Pair) -> LearnDraft:
@@ -115,9 +110,9 @@ async def entered(lab: Lab, **fields: object) -> Card:
     return card
 
 
-async def go_on_until(follower: ContestFollower, condition: object, seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # type: ignore[operator]
+async def go_on_until(follower: ContestFollower, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
             await follower.follow_log()
             await asyncio.sleep(0.01)
 
@@ -291,10 +286,8 @@ async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_serve
     """The index takes over, which can be had."""
     allowed = []
     contest: Any = SimpleNamespace(decide=lambda params, promotable, fallback: allowed.append(fallback))
-    gate, serving = (
-        Gate(*cast(Any, (None, None)), GateParams()),
-        ServingState("b" * 8, former="c" * 8, activation="own"),
-    )
+    gate = Gate(*cast(Any, (None, None)), GateParams())
+    serving = ServingState("b" * 8, former="c" * 8, activation="own")
     for promoted, trouble in (("own", {}), ("own", {"c" * 8: "it is lost"}), ("", {})):
         standing = Standings(contest=contest, offset="10-0.0", promoted=promoted, trouble=trouble)
         await gate.decide(standing, serving, [])
@@ -340,9 +333,6 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(lab: L
         assert (follower.standing.promotions, follower.standing.rollbacks) == (1, 0)
 
 
-# the runner of contests: follows contested models, releases the rest, and leaves its standings written
-
-
 @pytest.fixture(autouse=True)
 def _run_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
@@ -364,22 +354,11 @@ async def running(lab: Lab) -> AsyncIterator[PromotionRunner]:
             await asyncio.wait_for(task, 60)
 
 
-async def kept(lab: Lab) -> Standings | None:
-    return await standings.read(lab.store, (await lab.living()).keys)
-
-
 async def until_written(lab: Lab, condition: Callable[[Standings | None], object]) -> Standings | None:
+    keys = (await lab.living()).keys
     async with asyncio.timeout(60):
-        while not condition(found := await kept(lab)):  # noqa: ASYNC110
+        while not condition(found := await standings.read(lab.store, keys)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    return found
-
-
-async def until_kept(lab: Lab, replica: Replica) -> Standings:
-    """The standing that is written, once it is as far as a replica."""
-    offset = str(replica.model("default").offset)
-    found = await until_written(lab, lambda found: found is not None and found.offset == offset)
-    assert found is not None
     return found
 
 
@@ -398,6 +377,8 @@ async def test_a_version_is_tried_again_until_it_can_be_had(lab: Lab, monkeypatc
         away.rename(lab.folder)
         await until_written(lab, lambda found: found is not None and not found.trouble)
         await teach(replica, familiar(20, 20))
-        assert n_scored(await until_kept(lab, replica), version) == 20
+        offset = str(replica.model("default").offset)
+        found = await until_written(lab, lambda found: found is not None and found.offset == offset)
+        assert n_scored(found, version) == 20
         assert await challengers.withdraw(lab.store, (await lab.living()).keys, version)
         await until_written(lab, lambda found: found is None)

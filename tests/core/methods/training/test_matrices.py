@@ -10,9 +10,8 @@ from abound_core.instances.data_formats import DatasetInstance, vectorize_all
 from abound_core.instances.record import dense_of, pack_labels, unpack_labels, unpack_vector
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.limits import DATASET_LIMITS
-from abound_core.methods import fitted, registry
 from abound_core.methods.training import idf
-from abound_core.methods.training.gather import MatrixBuilder, gather, to_dataset
+from abound_core.methods.training.gather import gather, to_dataset
 from abound_core.methods.training.matrices import (
     VALUES_AT_ONCE,
     Hierarchy,
@@ -21,8 +20,7 @@ from abound_core.methods.training.matrices import (
     l2_normalise,
     vector_rows,
 )
-from abound_core.methods.training.progress import no_progress
-from tests.core.methods.toy import SECRET, made
+from tests.core.methods.toy import SECRET, fit, from_log, made
 
 ROWS = [
     DatasetInstance(text="wheat and wheat", labels=("grain", "10"), line=1),
@@ -71,12 +69,7 @@ def test_other_instances_in_the_same_columns():
 def test_from_the_records_of_a_log():
     rows = [row for row in ROWS if row.labels]
     records = [vectorizer().vectorize(row.features, row.text) + pack_labels(row.labels, DATASET_LIMITS) for row in rows]
-    gathering, at = MatrixBuilder(SECRET), 0
-    for record in records:
-        gathering.add_record(b"".join(records), at)
-        at += len(record)
-    assert len(gathering) == 2
-    data, same = read(rows), gathering.matrices()
+    data, same = read(rows), from_log(records)
     assert (data.keys, data.labels) == (same.keys, same.labels)
     np.testing.assert_array_equal(data.X.toarray(), same.X.toarray())
     np.testing.assert_array_equal(data.Y.toarray(), same.Y.toarray())
@@ -164,8 +157,7 @@ def test_a_value_next_to_0_stays_above_it_when_weighted():
     rows = [DatasetInstance(features=b'{"p": 1}', labels=(f"{i % 2}",)) for i in range(100)]
     data = read([*rows, DatasetInstance(features=b'{"p": 1e-44, "q": 1}', labels=("2",))])
     before = data.X.copy()
-    params, rng = registry.params_of("swnn", {"S": 1}), np.random.default_rng(0)
-    model = fitted.fit("swnn", data, params, rng, no_progress, use_idf=True)
+    model = fit("swnn", data, use_idf=True, S=1)
     vector = vectorizer().vectorize(b'{"p": 1e-44, "q": 1}', None)
     assert model.labels[model.rank_vectors([vector], 1).ids[0]] == "2"
     assert (before != data.X).nnz == 0
@@ -176,10 +168,9 @@ def test_a_value_next_to_0_stays_above_it_when_weighted():
     [(ROWS, None, True), (ROWS[1:], None, False), (ROWS, False, False), (ROWS[1:], True, True)],
 )
 def test_idf_is_on_for_text_unless_told(rows, use_idf, expected):
-    params, rng = registry.params_of("swnn", {"S": 1}), np.random.default_rng(0)
     with pytest.raises(InvalidInstance, match="ff takes no idf"):
-        fitted.fit("ff", read(ROWS), registry.params_of("ff", {}), rng, no_progress, use_idf=True)
-    model = fitted.fit("swnn", read(rows), params, rng, no_progress, use_idf=use_idf)
+        fit("ff", read(ROWS), use_idf=True)
+    model = fit("swnn", read(rows), use_idf=use_idf, S=1)
     assert (model.idf is not None) is expected
     assert ("idf" in model.to_arrays()) is expected
 
