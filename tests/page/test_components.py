@@ -14,7 +14,8 @@ MOUNT = """async () => {
         await Promise.all(["answer", "teach", "tiles"].map((name) => import(`/${name}.js`)));
     const ranked = Object.entries({ grain: 0.9, wheat: 0.7, trade: 0.1 });
     const labels = ranked.map(([label, p]) => ({ label, probability: p, score: p }));
-    const [model, about, place] = ["m", { version: "live", config: { update: "sls", calibrate: true }, learned: 20 }, document.body];
+    const about = { version: "live", config: { update: "sls", calibrate: true }, learned: 20 };
+    const [model, place] = ["m", document.body];
     const marks = { chosen: new Map([["barley", true]]), rejected: new Set(["trade"]) };
     const lesson = teaching({ model, about }, { ranked: () => labels, place, marks });
     const [answer, before] = [{ version: "live", labels }, ["wheat", "grain"]];
