@@ -113,6 +113,12 @@ CASES = {
         ignore="id",
         category="n",
     ),
+    "dates and numbers that are ignored with the rest": case(
+        "on;text;label;sum;no\n01.02.2026;x;a;1,50;7\n13.02.2026;y;b;2,25;8\n",
+        ['a: x {"no": 7.0}', 'b: y {"no": 8.0}'],
+        ignore="*",
+        number="no",
+    ),
     "columns of one name": case("text,label,n,n\nx,a,3,4\n", ["a: x"], ignore="n"),
     "absent labels and values": case("text,label,n\nx,NA,nan\ny,None,null\nz,nan,\n", ["NA: x", ": y", ": z"]),
     "columns of true and false in an array": case(

@@ -170,7 +170,8 @@ def resolve_columns(names: Sequence[str], rows: Iterable[Sequence[Any]], options
         for name, cells in zip(names, zip(*rows, strict=True), strict=False)
     }
     fixed = {*options.roles, *options.ignore, *LABEL_COLUMNS, "text", "vector"}
-    free = {name: cells for name, cells in columns.items() if name not in fixed and cells}
+    others = () if ANY_FIELD in options.ignore else columns
+    free = {name: columns[name] for name in others if name not in fixed and columns[name]}
 
     def dates_of(form: str) -> list[str]:
         return [name for name, cells in free.items() if all(_parsed_date(cell, form) for cell in cells)]
