@@ -83,7 +83,6 @@ class Host:
         self.kill()
 
     def go_on(self) -> None:
-        """Start it, and whenever it has ended."""
         self.wanted = True
         self.start()
 

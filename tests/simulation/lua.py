@@ -30,7 +30,6 @@ def run_script(execute: Callable[[list[bytes]], Any], source: bytes, keys: list[
 
 
 def collect() -> None:
-    """Let go of the stores that scripts have called."""
     _runtime().gccollect()
 
 
