@@ -1843,6 +1843,11 @@ export interface components {
             labels: string[];
             /** Rejected */
             rejected: string[];
+            /**
+             * Partial
+             * @description Whether its labels are not all.
+             */
+            partial: boolean;
             /** Source */
             source: string | null;
             /**
@@ -1866,7 +1871,7 @@ export interface components {
         FeedbackShape: {
             /**
              * Unlabelled
-             * @description Events without a true label; they do not count in the metrics.
+             * @description Events without a true label, or whose labels are not all; they do not count in the metrics.
              */
             unlabelled: number;
             /**
@@ -2990,6 +2995,11 @@ export interface components {
             labels: string[];
             /** Rejected */
             rejected: string[];
+            /**
+             * Partial
+             * @description Whether its labels are not all.
+             */
+            partial: boolean;
             /** Source */
             source: string | null;
             /**
@@ -3416,6 +3426,11 @@ export interface components {
              * @default false
              */
             none?: boolean;
+            /**
+             * @description The labels are not all: others count neither as true nor as wrong, and the event is in no measure. It needs a label in `labels`.
+             * @default false
+             */
+            partial?: boolean;
             /** @default null */
             weight?: number | null;
             /** @default null */
@@ -3439,6 +3454,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none: true;
+            /** @constant */
+            partial?: false;
             labels?: unknown;
             rejected?: unknown;
             ignored?: unknown;
@@ -3457,6 +3474,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
@@ -3465,6 +3484,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
@@ -3473,6 +3494,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none: true;
+            /** @constant */
+            partial?: false;
             labels?: unknown;
             rejected?: unknown;
             ignored?: unknown;
@@ -3491,6 +3514,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
@@ -3499,6 +3524,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             ignored: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
@@ -3506,6 +3533,8 @@ export interface components {
             prediction?: null;
             /** @constant */
             none: true;
+            /** @constant */
+            partial?: false;
             labels?: unknown;
             rejected?: unknown;
             ignored?: unknown;
@@ -3522,6 +3551,8 @@ export interface components {
             prediction?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             rejected: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
@@ -3529,6 +3560,8 @@ export interface components {
             prediction?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             ignored: unknown[];
         } | {
             prediction: string;
@@ -3539,6 +3572,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none: true;
+            /** @constant */
+            partial?: false;
             labels?: unknown;
             rejected?: unknown;
             ignored?: unknown;
@@ -3561,6 +3596,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             rejected: unknown[];
         } | {
             prediction: string;
@@ -3571,6 +3608,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             ignored: unknown[];
         } | {
             instances: unknown[];
@@ -3586,6 +3625,8 @@ export interface components {
             weight?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
         };
         /** @description An instance, or the id of a remembered instance, with its labels. */
         LabelledInstance: {
@@ -3632,6 +3673,11 @@ export interface components {
              * @default false
              */
             none?: boolean;
+            /**
+             * @description The labels are not all: others count neither as true nor as wrong, and the event is in no measure. It needs a label in `labels`.
+             * @default false
+             */
+            partial?: boolean;
             /** @default null */
             weight?: number | null;
             /** @default null */
@@ -3644,6 +3690,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none: true;
+            /** @constant */
+            partial?: false;
             labels?: unknown;
             rejected?: unknown;
             ignored?: unknown;
@@ -3660,6 +3708,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             rejected: unknown[];
         } | {
             features: Record<string, never>;
@@ -3667,6 +3717,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             ignored: unknown[];
         } | {
             text: string | Record<string, never>;
@@ -3674,6 +3726,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none: true;
+            /** @constant */
+            partial?: false;
             labels?: unknown;
             rejected?: unknown;
             ignored?: unknown;
@@ -3690,6 +3744,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             rejected: unknown[];
         } | {
             text: string | Record<string, never>;
@@ -3697,12 +3753,16 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             ignored: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
             /** @constant */
             none: true;
+            /** @constant */
+            partial?: false;
             labels?: unknown;
             rejected?: unknown;
             ignored?: unknown;
@@ -3717,12 +3777,16 @@ export interface components {
             prediction?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             rejected: unknown[];
         } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             ignored: unknown[];
         } | {
             prediction: string;
@@ -3732,6 +3796,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none: true;
+            /** @constant */
+            partial?: false;
             labels?: unknown;
             rejected?: unknown;
             ignored?: unknown;
@@ -3752,6 +3818,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             rejected: unknown[];
         } | {
             prediction: string;
@@ -3761,6 +3829,8 @@ export interface components {
             vector_model?: null;
             /** @constant */
             none?: false;
+            /** @constant */
+            partial?: false;
             ignored: unknown[];
         };
         /**

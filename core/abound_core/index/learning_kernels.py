@@ -219,12 +219,11 @@ def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_o
 @inner
 def learn_sls(arrays, params, ids, values, class_ids, feedback, counted, ranks_out, best):
     memory = memory_of(arrays)
-    n_labels = 0 if feedback.partial else feedback.n_true  # 0: not known
     if may_have_rows(memory, params):
-        if change_form(memory, params, ids, class_ids, n_labels, counted):
+        if change_form(memory, params, ids, class_ids, feedback, counted):
             return learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best)
     elif params.most_cells:
-        note_labels(memory, class_ids, n_labels, counted)
+        note_labels(memory, class_ids, feedback, counted)
     return learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best)
 
 

@@ -379,31 +379,33 @@ def next_form(memory, params, n_features, n_classes, counted):
 
 
 @inlined
-def note_labels(memory, class_ids, n_true, counted):
+def note_labels(memory, class_ids, feedback, counted):
     """Record the highest class, and count the true labels.
 
-    An instance without one counts as having the mean number, so that it does not change the form.
+    An instance without one counts as having the mean number, so that it does not change the form, and one whose labels
+    are not all as having at least that.
     """
     n_classes = load_word(memory.counters, N_CLASSES)
     for j in range(np.uint64(len(class_ids))):
         n_classes = max(n_classes, np.uint64(class_ids[j]) + U1)
     store_word(memory.counters, N_CLASSES, n_classes)
     if counted:
-        n_labels = np.uint64(n_true)
-        if n_labels == U0:
-            n_labels = load_word(memory.counters, N_LABELS) // max(load_word(memory.counters, N_COUNTED), U1)
+        n_labels = np.uint64(feedback.n_true)
+        if n_labels == U0 or feedback.partial:
+            mean = load_word(memory.counters, N_LABELS) // max(load_word(memory.counters, N_COUNTED), U1)
+            n_labels = max(n_labels, mean)
         add_to(memory, N_LABELS, n_labels)
 
 
 @inner
-def change_form(memory, params, ids, class_ids, n_true, counted):
+def change_form(memory, params, ids, class_ids, feedback, counted):
     """Change an index that ``may_have_rows`` to the form for an instance, and record its size; return if it is rows."""
     before, n_classes = load_word(memory.counters, FORM), load_word(memory.counters, N_CLASSES)
     n_features = load_word(memory.counters, N_FEATURES)
     with_it = size_with(memory, ids, class_ids)
     form = next_form(memory, params, with_it[0], with_it[1], counted)
     store_word(memory.counters, N_FEATURES, with_it[0])
-    note_labels(memory, class_ids, n_true, counted)
+    note_labels(memory, class_ids, feedback, counted)
     if form != before:
         if form == ROWS:
             to_rows(memory, n_features, n_classes)

@@ -75,13 +75,18 @@ class DatasetInstance(msgspec.Struct, frozen=True, kw_only=True):
     none: bool = False  # whether no label fits
     partial: bool = False  # whether the labels are not all
     # key, source: idempotency key and source of the event. Only ``abound learn`` uses the last seven; everything else
-    # reads ``labels``
+    # reads ``all_labels``
     key: str | None = None
     source: str | None = None
 
     @property
     def is_labelled(self) -> bool:
         return bool(self.labels or self.rejected or self.ignored or self.none)
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The true labels; empty if they are not all, so that labels that are not named never count as wrong."""
+        return () if self.partial else self.labels
 
     @property
     def dense(self) -> bytes | None:
@@ -165,7 +170,7 @@ def vectorize_all(instances: Iterable[DatasetInstance], vectorizer: Vectorizer, 
     ids: dict[str, int] = {}
     packed: dict[tuple[str, ...], bytes] = {(): b""}
     for instance in instances:
-        labels = tuple(vectorizer.labels(instance.labels))
+        labels = tuple(vectorizer.labels(instance.all_labels))
         try:
             vectors.append(vectorizer.vectorize(instance.features, instance.text, instance.dense))
             if labels not in packed:

@@ -510,7 +510,7 @@ def read_records(
         typed = msgspec.structs.replace(options, date=(*options.date, *dates))
         return TableReader(names, typed, typed=True, optional=True)
 
-    native = {*OWN_FIELDS} - {*options.roles}
+    native = {*OWN_FIELDS} - {*options.roles, *options.ignore}
     for number, line in chain(head, numbered):
         if isinstance(line, bytes) and not line.strip():
             continue

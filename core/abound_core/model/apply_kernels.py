@@ -411,14 +411,14 @@ def find_all(live, data, shape, ids, values, class_ids):
 def calibrate(held, best, class_ids, n_true, n_rejected, complete):
     """Let the calibration learn from the best classes of an instance and their scores; keep it if it is suspicious.
 
-    ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected classes. Unless the labels are ``complete``, it
-    learns only that the rejected ones are false: true ones alone would raise all probabilities.
+    ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected classes. If the labels are not ``complete``, it
+    learns from rejected ones without a true one only: some of the true and wrong ones would shift all probabilities.
     """
     true, known = np.zeros(N_BEST, np.bool_), np.full(N_BEST, complete, np.bool_)
     for j in range(n_true + n_rejected):
         for i in range(N_BEST):
             if best.class_ids[i] == class_ids[j]:
-                true[i], known[i] = j < n_true, complete or j >= n_true
+                true[i], known[i] = j < n_true, complete or n_true == 0
     calibration, live = held.calibration, held.live
     if complete:
         note_suspect(calibration, live.score.counts[LEARNED] + 1, best, live.label_counts, class_ids, n_true, true)

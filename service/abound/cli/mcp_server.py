@@ -82,10 +82,11 @@ def make_server(client: AsyncClient, name: str) -> MCPServer:
         text: Text,
         labels: Annotated[list[str], Field(min_length=1, description="Its true labels.")],
         vector: Vector = None,
+        partial: Annotated[bool, Field(description="The labels are not all: others may be true, too.")] = False,
     ) -> Taught:
         """Learn the confirmed labels of a text. Later suggestions reflect it. Labels may be new."""
         with _tool_errors():
-            learned = await model.learn(text, labels, vector=vector, source="mcp")
+            learned = await model.learn(text, labels, vector=vector, source="mcp", partial=partial)
         return Taught(offset=learned.offset, rank=learned.rank)
 
     @server.tool(annotations=READS)

@@ -155,9 +155,9 @@ def test_only_rejected_labels_calibrate_if_it_is_not_known_what_is_true(update, 
             oracle.learn(best, {model.labels.find(f"c{kind}".encode()) for kind in kinds})
         else:
             rejected = [class_id for class_id, _ in best[: int(rng.integers(1, 4))]]
-            oracle.learn(best, set(), set(rejected))
             wrong = [model.label(class_id) for class_id in rejected]
             others = [label for label in CLASSES[:6] if label not in wrong and count % 2]
+            oracle.learn(best, set(), set() if others else set(rejected))
             learn(model, [Event(keys, others[:1], wrong, partial=bool(others))])
     assert model.calibration.arrays.weights.tolist() == oracle.weights
     assert model.index.in_rows == (update == "sls" and n_labels > 1)

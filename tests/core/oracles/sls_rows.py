@@ -50,7 +50,8 @@ class RowsOracle(Oracle):
         elif self.in_rows and not wanted:
             self.to_lists(*before)
         self.in_rows = wanted
-        self.n_labels += (len(true) * (not partial) or self.n_labels // max(self.n, 1)) * counted
+        mean = self.n_labels // max(self.n, 1) if partial or not true else 0
+        self.n_labels += max(len(true), mean) * counted
 
     def to_rows(self, n_classes: int) -> None:
         self.weights[:] = self.grown[:] = self.intercepts[:] = self.times[:] = self.n_in_rows = 0
