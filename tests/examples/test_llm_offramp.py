@@ -1,4 +1,4 @@
-"""The examples with a language model: an endpoint that answers as it is told, and a running service."""
+"""The examples with a language model, against a running service and a stand-in for the model's endpoint."""
 
 import asyncio
 import importlib
@@ -36,7 +36,7 @@ def true_label(text: str) -> str:
 
 
 class Teacher(stand_in.JsonHandler):
-    """``POST /v1/chat/completions`` that knows the true labels, unless it is told what to say; keeps what was asked."""
+    """A stand-in for ``POST /v1/chat/completions``: answers with true labels or a given text, keeps requests."""
 
     asked: list[Any]
     status = 200

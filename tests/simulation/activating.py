@@ -27,7 +27,7 @@ def _fitted(name: str) -> FittedMethod:
 
 
 class ActivatingHost(Host):
-    """Where somebody activates versions of the model ``default``."""
+    """Activates versions of the model ``default`` during a history."""
 
     rng = random.Random()
     why = "it was not begun"  # what ended the last one that failed

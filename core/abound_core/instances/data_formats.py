@@ -75,7 +75,7 @@ class DatasetInstance(msgspec.Struct, frozen=True, kw_only=True):
     none: bool = False  # whether no label fits
     partial: bool = False  # whether the labels are not all
     # key, source: idempotency key and source of the event. Only ``abound learn`` uses the last seven; everything else
-    # reads ``all_labels``
+    # reads ``complete_labels``
     key: str | None = None
     source: str | None = None
 
@@ -84,8 +84,8 @@ class DatasetInstance(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.labels or self.rejected or self.ignored or self.none)
 
     @property
-    def all_labels(self) -> tuple[str, ...]:
-        """The true labels; empty if they are not all, so that labels that are not named never count as wrong."""
+    def complete_labels(self) -> tuple[str, ...]:
+        """The true labels if they are all, else none: labels that a partial instance does not name are not wrong."""
         return () if self.partial else self.labels
 
     @property
@@ -170,7 +170,7 @@ def vectorize_all(instances: Iterable[DatasetInstance], vectorizer: Vectorizer, 
     ids: dict[str, int] = {}
     packed: dict[tuple[str, ...], bytes] = {(): b""}
     for instance in instances:
-        labels = tuple(vectorizer.labels(instance.all_labels))
+        labels = tuple(vectorizer.labels(instance.complete_labels))
         try:
             vectors.append(vectorizer.vectorize(instance.features, instance.text, instance.dense))
             if labels not in packed:

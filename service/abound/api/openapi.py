@@ -338,6 +338,6 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
         forms.append({"required": [field, "none"], "properties": not_partial | empty | {"none": {"const": True}}})
         for label in empty:
             some = {label: {"type": "array", "minItems": 1}}
-            fields_of = form["properties"] if label == "labels" else not_partial
-            forms.append({"required": [field, label], "properties": fields_of | some})
+            others = form["properties"] if label == "labels" else not_partial
+            forms.append({"required": [field, label], "properties": others | some})
     return forms

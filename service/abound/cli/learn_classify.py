@@ -137,7 +137,7 @@ def learn(
 
     def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
         streamed.offset = answer.get("offset", streamed.offset)
-        if answer.get("applied") and instance.all_labels:
+        if answer.get("applied") and instance.complete_labels:
             streamed.accuracy.add(answer.get("rank"))
 
     streamed = StreamStatistics(options.vector)
@@ -226,8 +226,8 @@ def classify(
 
         def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
             streamed.offset = answer.get("offset", streamed.offset)
-            if "labels" in answer and instance.all_labels:
-                streamed.accuracy.add(rank_in((item["label"] for item in answer["labels"]), instance.all_labels))
+            if "labels" in answer and instance.complete_labels:
+                streamed.accuracy.add(rank_in((item["label"] for item in answer["labels"]), instance.complete_labels))
             if as_csv:
                 table.writerows(_csv_rows(answer, instance.line))
             else:

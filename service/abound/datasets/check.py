@@ -70,7 +70,7 @@ def counts(
     try:
         for instance in read_file(str(path), progress, plain_bytes, options=options):
             try:
-                if given := vectorizer.labels(instance.all_labels):
+                if given := vectorizer.labels(instance.complete_labels):
                     pack_labels(given, DATASET_LIMITS)
                 dense = instance.dense
                 if dense is not None and len(dense) != (dimension := dimension or len(dense)):

@@ -196,7 +196,7 @@ def gather(
     """
     gathering = MatrixBuilder(secret, like, dense_bytes)
     for instance in instances:
-        labels = vectorizer.labels(instance.all_labels)
+        labels = vectorizer.labels(instance.complete_labels)
         try:
             if labels:
                 pack_labels(labels, limits)

@@ -54,7 +54,7 @@ class RankingProxy:
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
     ) -> tuple[int, int]:
-        """Rank each record and then apply it. Only records whose true labels are known, and all, are recorded."""
+        """Rank each record, then apply it. It is recorded if all its true labels are known."""
         live = self._live
         entry, first = self.at
         for i in range(len(ranks)):
