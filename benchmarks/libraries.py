@@ -1,11 +1,13 @@
 """The live index beside other libraries: the same instances, vectors and splits, each in a process of its own.
 
-    python -m benchmarks.libraries [--json] [--only SET]... [--rival NAME]... [--seconds 300] [--plot FILE] [--kept DIR]
+    python -m benchmarks.libraries [--json] [--only SET]... [--rival NAME]... [--on] [--seconds 300] [--plot FILE]
+        [--kept DIR]
 
 One pass of the training part in a fixed random order (sets in time: in their order), then the test part is ranked:
 R@1, R@5, MRR (of the best 100) and P@5, instances learned and classified a second of one processor, the most memory
 that the process grew by, the model on disk. A rival gets ``--seconds`` of a processor for all of it, and is reported as
-ended if that was not enough.
+ended if that was not enough. ``--on`` adds the figures of a test in which each instance is learned once it is ranked:
+online rivals are not given labels that the training part lacks, and batch rivals are fitted again every 500 instances.
 
 Fair to the rivals: each is used as its documentation has it (``benchmarks/rivals``), with features as the product's
 vectorizer makes them. Vowpal Wabbit and fastText are given lines of text and the live index lines of JSON, whose
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 import venv
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -100,17 +103,16 @@ def labels_of(rows: Rows) -> list[list[str]]:
     return [[str(label) for label in rows.label_ids[a:b].tolist()] for a, b in bounds]
 
 
-def own(rows: dict[str, Rows], config: ModelConfig) -> dict[str, Any]:
+def own(rows: dict[str, Rows], config: ModelConfig, on: bool) -> dict[str, Any]:
     """The live index: JSON in, answers out as JSON."""
     train, test = lines(rows["train"]), lines(rows["test"])
     train_labels, test_labels = labels_of(rows["train"]), labels_of(rows["test"])
     vectorize, encode = Vectorizer(config, DATASET_LIMITS).vectorize, msgspec.json.Encoder().encode
 
-    def learn(model: LiveModel, first: int, last: int) -> None:
-        pairs = zip(train[first:last], train_labels[first:last], strict=True)
-        records = b"".join(vectorize(line, None) + pack_labels(labels, DATASET_LIMITS) for line, labels in pairs)
-        n = min(last, len(train)) - first
-        model.begin(records, n, [Unit(n=n)]).finish()
+    def learn(model: LiveModel, instances: list[bytes], labels: list[list[str]]) -> None:
+        pairs = zip(instances, labels, strict=True)
+        records = b"".join(vectorize(line, None) + pack_labels(own, DATASET_LIMITS) for line, own in pairs)
+        model.begin(records, len(instances), [Unit(n=len(instances))]).finish()
 
     def classify(model: LiveModel, line: bytes, k: int) -> bytes:
         ranking = model.rank(vectorize(line, None), k)
@@ -118,19 +120,23 @@ def own(rows: dict[str, Rows], config: ModelConfig) -> dict[str, Any]:
         return encode({"labels": names, "scores": ranking.scores.tolist()})
 
     warm = LiveModel(config, (1, 2), DATASET_LIMITS)
-    learn(warm, 0, 1)
+    learn(warm, train[:1], train_labels[:1])
     classify(warm, train[0], 5)
     before = start_peak()
     model = LiveModel(config, (1, 2), DATASET_LIMITS)
     started = time.process_time()
     for at in range(0, len(train), BATCH):
-        learn(model, at, at + BATCH)
+        learn(model, train[at : at + BATCH], train_labels[at : at + BATCH])
     learned = time.process_time()
     for line in test:
         classify(model, line, 5)
     done = time.process_time()
     grown = peak() - before
-    answers = [classify(model, line, DEPTH) for line in test]
+    answers = []
+    for line, labels in zip(test, test_labels, strict=True):
+        answers.append(classify(model, line, DEPTH))
+        if on and labels:
+            learn(model, [line], [labels])
     figures = measures([msgspec.json.decode(answer)["labels"] for answer in answers], test_labels)
     return figures | {
         "learn/s": len(train) / (learned - started),
@@ -154,10 +160,10 @@ def environment(kept: Path) -> Path:
     return python
 
 
-def rival(python: Path, arrays: Path, name: str, seconds: int) -> dict[str, Any]:
+def rival(python: Path, arrays: Path, name: str, seconds: int, on: bool) -> dict[str, Any]:
     """The figures of a rival, or how it ended."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [python, "-m", "benchmarks.rivals.run", arrays, name, str(seconds)]
+        command = [python, "-m", "benchmarks.rivals.run", arrays, name, str(seconds), *(["on"] if on else [])]
         done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False, env=alone(folder))
     if done.returncode == 0:
         figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -174,14 +180,15 @@ def alone(folder: str) -> dict[str, str]:
     return one | {"PATH": "/usr/bin:/bin", "TMPDIR": folder, "PYTHONPATH": roots}
 
 
-def measured(name: str, who: str, task: Task, kept: Path, seconds: int) -> dict[str, Any]:
+def measured(name: str, who: str, task: Task, kept: Path, seconds: int, on: bool) -> dict[str, Any]:
     """The figures of one of them on one set."""
     if who in OWN:
         command = [sys.executable, "-m", "benchmarks.libraries", "--own", who, "--only", name, "--kept", str(kept)]
+        command += ["--on"] if on else []
         done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True)
         figures: dict[str, Any] = json.loads(done.stdout)
         return figures
-    return rival(environment(kept), prepared(task, name, kept), who, seconds)
+    return rival(environment(kept), prepared(task, name, kept), who, seconds, on)
 
 
 def shown(name: str, who: str, figures: dict[str, Any]) -> str:
@@ -201,6 +208,7 @@ def plot(done: dict[str, dict[str, Any]], path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot, ticker
 
+    done = {key: figures for key, figures in done.items() if not key.endswith("|on")}
     names = [name for name in NAMES if any(key.startswith(f"{name}|") for key in done)]
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
@@ -232,6 +240,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a set and library")
     parser.add_argument("--only", action="append", choices=list(NAMES), help="these sets")
     parser.add_argument("--rival", action="append", choices=[*OWN, *RIVALS], help="these libraries")
+    parser.add_argument("--on", action="store_true", help="also with each test instance learned once it is ranked")
     parser.add_argument("--seconds", type=int, default=300, help="of a processor, for each rival and set")
     parser.add_argument("--plot", type=Path, help="draw accuracy against time of all that was measured")
     parser.add_argument("--data", type=Path, help="folder of the data sets")
@@ -242,22 +251,22 @@ def main() -> None:
     if options.own:
         name = options.only[0]
         rows = parts(load(name, Path(), options.kept), name)
-        print(json.dumps(own(rows, ModelConfig(calibrate=False, **OWN[options.own]))))
+        print(json.dumps(own(rows, ModelConfig(calibrate=False, **OWN[options.own]), options.on)))
         return
     path = options.kept / "libraries.json"
     done = json.loads(path.read_text()) if path.exists() else {}
     for name in options.only or SETS:
         task = load(name, data_folder(options.data), options.kept)
         single = bool((np.diff(task.train.label_starts) == 1).all())
-        for who in options.rival or (*OWN, *RIVALS):
+        for who, on in product(options.rival or (*OWN, *RIVALS), (False, True) if options.on else (False,)):
             if who in (MANY_LABELS if single else ONE_LABEL):
                 continue
-            key = f"{name}|{who}"
+            key = f"{name}|{who}" + ("|on" if on else "")
             if key not in done:
-                done[key] = measured(name, who, task, options.kept, options.seconds)
+                done[key] = measured(name, who, task, options.kept, options.seconds, on)
                 path.write_text(json.dumps(done, indent=1))
-            told = json.dumps({"set": name, "library": who} | done[key])
-            print(told if options.json else shown(name, who, done[key]), flush=True)
+            told = json.dumps({"set": name, "library": who, "on": on} | done[key])
+            print(told if options.json else shown(name, who + (", learning on" if on else ""), done[key]), flush=True)
     if options.plot:
         plot(done, options.plot)
 

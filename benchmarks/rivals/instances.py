@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +25,24 @@ class Part:
 class Problem:
     """A training part in the order in which it is to be learned, and a test part.
 
-    ``n_labels`` counts the labels of the training part; those of the test part that it lacks have higher ids.
+    ``n_labels`` counts the labels of the training part; those of the test part that it lacks have higher ids. ``on``:
+    each test instance is learned once it is ranked.
     """
 
     train: Part
     test: Part
     n_labels: int
+    on: bool = False
 
     @property
     def single(self) -> bool:
         """Whether each training instance has one label."""
         return all(len(own) == 1 for own in self.train.labels)
+
+    @cached_property
+    def learned_on(self) -> list:
+        """For each test instance what is learned of it: nothing, or its labels that the training part has."""
+        return [[label for label in own if self.on and label < self.n_labels] for own in self.test.labels]
 
 
 @dataclass
@@ -48,7 +56,7 @@ class Outcome:
     classified: int | None = None
 
 
-def read(path: Path) -> Problem:
+def read(path: Path, on: bool) -> Problem:
     """The problem in a file that ``benchmarks.libraries`` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         n_features = int(max(arrays["train_ids"].max(), arrays["test_ids"].max())) + 1
@@ -59,7 +67,7 @@ def read(path: Path) -> Problem:
                 (arrays[f"{name}_values"], arrays[f"{name}_ids"], starts), shape=(len(starts) - 1, n_features)
             )
             parts.append(Part(X, [own.tolist() for own in np.split(arrays[f"{name}_label_ids"], cuts[1:-1])]))
-        return Problem(*parts, int(arrays["train_label_ids"].max()) + 1)
+        return Problem(*parts, int(arrays["train_label_ids"].max()) + 1, on)
 
 
 def measures(answers: list, labels: list) -> dict:

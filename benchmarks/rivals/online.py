@@ -33,16 +33,20 @@ def vowpal(problem: Problem, reduction: str, options: str) -> Outcome:
         model = os.path.join(folder, "model")
         vw = Workspace(f"--{reduction} {problem.n_labels} {options} --quiet -f {model}")
         first = 0 if many else 1
-        started = clock()
-        for line, labels in zip(lines, problem.train.labels, strict=True):
+
+        def learn(line: str, labels: list) -> None:
             if many:
                 vw.learn(",".join(str(label) for label in labels) + line)
             else:
                 for label in labels:
                     vw.learn(str(label + first) + line)
+
+        started = clock()
+        for line, labels in zip(lines, problem.train.labels, strict=True):
+            learn(line, labels)
         learned = clock()
         answers = []
-        for line in queries:
+        for line, labels in zip(queries, problem.learned_on, strict=True):
             prediction = vw.predict(line)
             if isinstance(prediction, (list, tuple)) and "--probabilities" in options:
                 # The binding hands multilabel_oaa's list back with what it held for examples before in front.
@@ -52,6 +56,8 @@ def vowpal(problem: Problem, reduction: str, options: str) -> Outcome:
                 answers.append([int(label) for label in prediction])
             else:
                 answers.append([int(prediction) - first])
+            if labels:
+                learn(line, labels)
         done = clock()
         vw.finish()
         return Outcome(learned - started, done - learned, answers, os.path.getsize(model))
@@ -74,15 +80,17 @@ def naive_bayes(problem: Problem) -> Outcome:
             model.learn_one(row, label)
     learned = clock()
     answers = []
-    for row in test:
+    for row, labels in zip(test, problem.learned_on, strict=True):
         chances = model.predict_proba_one(row)
         answers.append(sorted(chances, key=chances.get, reverse=True)[:DEPTH])
+        for label in labels:
+            model.learn_one(row, label)
     return Outcome(learned - started, clock() - learned, answers)
 
 
 def sgd(problem: Problem) -> Outcome:
-    """scikit-learn's SGDClassifier by partial_fit, batches of 1,000, one pass; for several labels in a
-    MultiOutputClassifier."""
+    """scikit-learn's SGDClassifier by partial_fit, batches of 1,000 (of one where it learns on), one pass; for several
+    labels in a MultiOutputClassifier."""
     from sklearn.linear_model import SGDClassifier
     from sklearn.multioutput import MultiOutputClassifier
     from sklearn.preprocessing import MultiLabelBinarizer
@@ -93,19 +101,25 @@ def sgd(problem: Problem) -> Outcome:
     model = SGDClassifier(loss="log_loss", random_state=0)
     model = model if single else MultiOutputClassifier(model)
     binarize = MultiLabelBinarizer(classes=classes).fit([[]])
+
+    def learn(rows, own: list) -> None:
+        if single:
+            model.partial_fit(rows, [label[0] for label in own], classes=classes)
+        else:
+            model.partial_fit(rows, binarize.transform(own), classes=[[0, 1]] * problem.n_labels)
+
     started = clock()
     for at in range(0, X.shape[0], 1000):
-        own = labels[at : at + 1000]
-        if single:
-            model.partial_fit(X[at : at + 1000], [label[0] for label in own], classes=classes)
-        else:
-            model.partial_fit(X[at : at + 1000], binarize.transform(own), classes=[[0, 1]] * problem.n_labels)
+        learn(X[at : at + 1000], labels[at : at + 1000])
     learned = clock()
     answers = []
-    for at in range(0, problem.test.X.shape[0], 1000):
-        own = problem.test.X[at : at + 1000]
+    step = 1 if problem.on else 1000
+    for at in range(0, problem.test.X.shape[0], step):
+        own = problem.test.X[at : at + step]
         if single:
             answers += best(model.decision_function(own))
         else:
             answers += best(np.column_stack([one.decision_function(own) for one in model.estimators_]))
+        if problem.learned_on[at]:
+            learn(own, problem.learned_on[at : at + 1])
     return Outcome(learned - started, clock() - learned, answers)

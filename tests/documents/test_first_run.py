@@ -49,7 +49,7 @@ def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> No
         assert len(tried) == 3, said.read_text()
         _, learned, ranked = (json.loads(subprocess.check_output(["sh", "-c", line])) for line in tried)
         assert learned["applied"] is True
-        assert [one["label"] for one in ranked["labels"]] == ["billing"]
+        assert [one["label"] for one in ranked["labels"]] == ["warranty"]
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == -signal.SIGINT, said.read_text()  # make's own end, behind that of what it ran
         assert said.read_text().splitlines()[-1] == "abound: stopped"

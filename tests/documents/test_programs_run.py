@@ -72,7 +72,7 @@ PROGRAMS: dict[str, Small] = {
         tells=("R@1", "prequential", "us learn", "MB"),
     ),
     "benchmarks.libraries": Small(
-        words="--json --only bibtex --only clinc150 --seconds 60 --plot {work}/plot.svg --data {data} --kept {kept}",
+        words="--json --on --only bibtex --only clinc150 --seconds 60 --plot {work}/p.svg --data {data} --kept {kept}",
         tells=("R@1", "learn/s", "classify/s", "memory", "model"),
         holds=rivals_that_are_here_were_measured,
         seconds=600,

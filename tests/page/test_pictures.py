@@ -104,14 +104,16 @@ def show(page: Any, view: str, url: str) -> None:
 
 
 def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
-    """Type a text, see a wrong label first, name the right one, and see it first for another text."""
+    """Type a text, see a wrong label first; name the right one for another text, and see it first for the first."""
     from PIL import Image
 
     with Client(serving.url) as client, (DOCUMENTS.parents[1] / "examples/data/tickets.csv").open() as file:
         client.configure("tickets", {"update": "sls"})
-        taught = [Labelled(text=row["subject"], labels=[row["queue"]]) for row in csv.DictReader(file, delimiter=";")]
+        taught = [
+            Labelled(text=row["subject"], labels=[row["queue"].lower()]) for row in csv.DictReader(file, delimiter=";")
+        ]
         assert not any(isinstance(one, Refused) for one in client.model("tickets").learn_many(taught))
-    page = open_page("try", "tickets", viewport={"width": 900, "height": 620})
+    page = open_page("try", "tickets", viewport={"width": 900, "height": 800})
     images, durations = [], []
 
     def take(milliseconds: int) -> None:
@@ -129,14 +131,15 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
         take(2000)
 
     take(600)
-    write("my parcel was stolen from the porch", "delivery")
-    page.get_by_label("Right labels").press_sequentially("theft")
-    take(1200)
-    page.get_by_role("button", name="Learn", exact=True).click()
-    expect(page.locator(".rank .name").first).to_have_text("theft")
+    write("the kettle leaks", "delivery")
+    write("my garden hose leaks", "account")
+    page.get_by_label("Right labels").press_sequentially("warranty")
     take(1500)
-    write("someone stole the package on my porch", "theft")
-    take(2500)
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.locator(".rank .name").first).to_have_text("warranty")
+    take(2000)
+    write("the kettle leaks", "warranty")
+    take(3000)
     path = DOCUMENTS / "try.gif"
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
     assert path.stat().st_size < 2_000_000
