@@ -25,7 +25,7 @@ from abound_core.methods.training.progress import Progress, subrange
 __all__ = ["COST", "USE", "Model", "Params", "check", "fit"]
 
 COST = "fit O(learners (sum of squared label counts + pairs dim) / clusters); rank O(learners (l + n / clusters) dim)"
-USE = "Several labels an instance that come together in groups; the most accurate of the fast multi-label methods."
+USE = "Several labels an instance, which occur in groups; the most accurate of the fast multi-label methods."
 
 
 check = cluster_ensemble.check

@@ -26,7 +26,7 @@ from abound_core.methods.training.progress import Progress, subrange
 __all__ = ["COST", "USE", "Model", "Params", "check", "fit"]
 
 COST = "fit O(learners (sum of squared label counts / clusters + epochs n contexts negatives dim)); rank as exmlds1"
-USE = "As exmlds1, where its pairs of instances would not fit in memory: it holds none of them."
+USE = "As exmlds1, with thousands of labels, or where its pairs of instances would not fit in memory."
 
 SMALLEST_STEP = 1e-4
 

@@ -39,7 +39,7 @@ COST = (
     "fit O((q + 2) (nnz + assertions + (d + L)(k + p)) (k + p)), softmax and logistic 8 n k L an epoch besides; "
     "rank O(l k + k L)"
 )
-USE = "Many labels that a few dozen directions tell apart; dense features; a small model: k (d + L) numbers."
+USE = "Dense features, and many labels that k directions tell apart; a small model: k (d + L) numbers."
 
 PRODUCTS = 2**33  # of two inputs of the decoder, or an input and a label, between two progress reports
 

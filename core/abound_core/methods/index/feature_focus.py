@@ -27,7 +27,7 @@ from abound_core.methods.training.progress import Progress, subrange
 from abound_core.methods.training.rankings import joined, of_padded
 
 COST = "fit O(passes nnz d_max log d_max); rank O(l d_max); memory 16 d bytes + up to 8 for each 1 / w_min of a feature"
-USE = "First choice: very many classes, few passes, little memory; the same index goes on learning online."
+USE = "To see what the live index with fsu reaches when tuned: in one or more passes, which auto chooses."
 IDF = False  # the index has its own rating of features, and its margins do not suit idf weights
 
 CHUNK = 1000  # rows of one call of a kernel; progress is reported between calls

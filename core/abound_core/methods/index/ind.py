@@ -22,7 +22,7 @@ from abound_core.methods.training.matrices import Csr, Matrices
 from abound_core.methods.training.progress import Progress, subrange
 
 COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
-USE = "The fastest to fit; where features are independent of each other."
+USE = "Where small and quick answers matter more than accuracy; swnn fits faster and is more accurate."
 IDF = False  # features are counted as Boolean
 
 P_IND_CANDIDATES = tuple(p / 100 for p in (*range(1, 10), *range(10, 91, 5)))

@@ -28,7 +28,7 @@ from abound_core.methods.training.rankings import dense_top, in_blocks
 __all__ = ["COST", "USE", "Model", "Params", "fit"]
 
 COST = "fit O(L nnz passes); rank O(l L); memory up to 8 d L bytes"
-USE = "Some dozens of labels with many instances each; too slow for more than about a thousand."
+USE = "At most some hundred labels, with many instances each; too slow for more than about a thousand."
 
 
 @dataclass(frozen=True, slots=True, eq=False)

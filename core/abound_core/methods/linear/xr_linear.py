@@ -31,7 +31,7 @@ from abound_core.methods.training.progress import Progress, monotonic, subrange
 from abound_core.methods.training.rankings import in_blocks, of_padded
 
 COST = "fit O(trees (leaf + depth) nnz passes); rank O(trees beam depth l); memory 32 trees weights L / leaf bytes"
-USE = "Up to some hundred thousand labels, one or several an instance; accurate, and ranks in less than 1 ms."
+USE = "Thousands of labels, one or several an instance, where a fit may take minutes; an answer looks at few labels."
 
 BLOCK = 1000  # rows of one call of the kernel
 

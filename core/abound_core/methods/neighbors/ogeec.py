@@ -33,7 +33,7 @@ from abound_core.methods.training.progress import Progress, no_progress, subrang
 from abound_core.methods.training.rankings import in_blocks, of_padded
 
 COST = "fit O(learners nnz dim); rank O(learners n dim), less by a graph; memory 4 learners n dim bytes"
-USE = "Millions of features and no time to learn; short texts; a graph where n is beyond some hundred thousand."
+USE = "Short texts, where memory is plentiful; a graph where n is beyond some hundred thousand."
 
 ROWS = 256  # queries that are ranked together by one thread
 

@@ -28,7 +28,7 @@ from abound_core.methods.training.progress import Progress, subrange
 from abound_core.methods.training.rankings import in_blocks, of_padded
 
 COST = "fit O(nnz); rank O(postings of the query's features + n), less with prune; memory 24 nnz + 16 n bytes"
-USE = "Sparse data with very many labels and few instances of each; nothing is learned, so new data cost nothing."
+USE = "Sparse data with thousands of labels and few instances of each; fits within seconds."
 
 ROWS = 256  # rows ranked at a time by one thread
 
