@@ -59,8 +59,9 @@ def is_ready(started: subprocess.Popen[bytes]) -> bool:
 
 def test_the_image_with_an_extra_has_what_a_bucket_takes():
     [command] = block_of(__file__).commands
-    subprocess.run(shlex.split(command.text), cwd=ROOT, check=True)
-    asked = ["docker", "run", "--rm", "abound", "python3", "-c", "import s3fs"]
+    words = shlex.split(command.text)
+    subprocess.run(words, cwd=ROOT, check=True)
+    asked = ["docker", "run", "--rm", words[words.index("-t") + 1], "python3", "-c", "import s3fs"]
     subprocess.run(asked, check=True)
 
 
