@@ -23,10 +23,7 @@ FSYNC_PATTERN = "*appendfsync*"
 
 FSYNC_QUERIES = tuple(("CONFIG", "GET", name) for name in FSYNC_SETTINGS)
 
-FULL = (
-    "the store is full (maxmemory). Give it more memory: CONFIG SET maxmemory (and in its configuration file), "
-    "or delete models"
-)
+FULL = "the store is full (maxmemory). Give it more memory: CONFIG SET maxmemory (and in its configuration file)"
 
 LEVELS = ("log", "fsync", "replica")  # of durability, weakest first
 
