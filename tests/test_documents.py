@@ -2,18 +2,21 @@
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from abound.settings import Settings
+from abound_core.config import ModelConfig
 
 ROOT = Path(__file__).parent.parent
 FILES = {str(path.relative_to(ROOT)): path for path in (ROOT / "tests").rglob("test_*.py")}
 SECURITY = (ROOT / "docs" / "security.md").read_text()
+AUDIT = (ROOT / "docs" / "security-audit.md").read_text()
 
 
-@pytest.mark.parametrize("named", sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::test_\w+)?)`", SECURITY))))
+@pytest.mark.parametrize("named", sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::test_\w+)?)`", AUDIT))))
 def test_a_test_that_is_named_exists(named: str) -> None:
     file, _, name = named.partition("::")
     assert file in FILES
@@ -21,13 +24,14 @@ def test_a_test_that_is_named_exists(named: str) -> None:
         assert re.search(rf"^(async )?def {name}\(", FILES[file].read_text(), re.MULTILINE)
 
 
-def test_settings_of_the_table_of_limits_exist() -> None:
-    table = SECURITY.partition("## Limits\n")[2].partition("\nSettings are")[0]
-    named = {name for row in table.splitlines()[3:] for name in re.findall(r"`(\w+)`", row.split("|")[3])}
-    described = {line.name for line in Settings.load().describe()}
-    of_a_model = {"max_classes", "max_features", "max_memory"}
+def test_settings_of_the_tables_of_limits_exist() -> None:
+    tables = SECURITY.partition("## Limits\n")[2].partition("\n## ")[0]
+    named = {name.lower() for name in re.findall(r"`ABOUND_(\w+)`", tables)}
     assert len(named) > 15
-    assert named - described <= of_a_model
+    assert named <= {line.name for line in Settings.load().describe()}
+    of_a_model = set(re.findall(r"field `(\w+)` of the model", tables))
+    assert len(of_a_model) == 3
+    assert of_a_model <= {field.name for field in fields(ModelConfig)}
 
 
 METHODS = (ROOT / "benchmarks" / "notes" / "methods.md").read_text()

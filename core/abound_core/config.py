@@ -295,7 +295,7 @@ class ModelConfig:
     rows: Annotated[bool, Meta(description=ROWS)] = True
     idf: Annotated[bool, Meta(description="sls: weight features by their inverse frequency so far.")] = True
     w_min: Annotated[float, Meta(ge=0, le=1, description="Connections with a smaller weight are dropped.")] = 0.01
-    d_max: Annotated[int, Meta(ge=1, le=65_535, description="Maximum connections of a feature that vote.")] = 25
+    d_max: Annotated[int, Meta(ge=1, le=65_535, description="fsu: maximum connections of a feature that vote.")] = 25
     margin: Annotated[float, Meta(ge=0, le=1e9, description="Learn until the true class leads by more than this.")] = (
         0.0
     )

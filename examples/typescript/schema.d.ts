@@ -1410,7 +1410,7 @@ export interface components {
             w_min: number;
             /**
              * D Max
-             * @description Maximum connections of a feature that vote.
+             * @description fsu: maximum connections of a feature that vote.
              */
             d_max: number;
             /**
@@ -5805,7 +5805,7 @@ export interface operations {
                     w_min?: number;
                     /**
                      * D Max
-                     * @description Maximum connections of a feature that vote.
+                     * @description fsu: maximum connections of a feature that vote.
                      * @default 25
                      */
                     d_max?: number;

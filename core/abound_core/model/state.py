@@ -224,7 +224,7 @@ class ModelState:
     def growth_bytes(self) -> int:
         """Bytes that growth may need soon. Learning stops when less than this is left below ``max_memory``.
 
-        An event needs that and memory for its own keys, labels and vector (the table in ``docs/security.md``).
+        An event needs that and memory for its own keys, labels and vector (the table in ``docs/security-audit.md``).
         """
         names = self.features.growth_bytes + self.labels.growth_bytes + self._tallies.n_bytes // 8
         started = self.reranker.first_bytes(self.labels.n_ids) if self._tallies.awaits_vector else 0

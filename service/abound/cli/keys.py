@@ -143,11 +143,14 @@ def clear_keys(
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete all keys. Requests then need no key, and the service listens on the loopback interface only."""
+    """Delete all keys. On the loopback interface, or with `--insecure`, requests then need no key.
+
+    On any other address every request is refused, and no replica starts, until there is a key.
+    """
     from abound.security import key_store as store_keys
     from abound.security.audit import audited
 
-    confirm("Delete all keys, so that everyone who can reach the service may do everything?", yes)
+    confirm("Delete all keys, so that requests on loopback, or with --insecure, need no key?", yes)
 
     async def work(store: Store) -> None:
         async with audited(store, operator(), "key.clear"):
