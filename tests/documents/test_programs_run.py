@@ -57,6 +57,7 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.faults": Small(
         words="--json --seed 1 --kills 2", tells=("acknowledged", "learned", "entries"), needs=("nginx",), seconds=600
     ),
+    "benchmarks.first_examples": Small(words="--json --draws 1 --data {data}", tells=("R@1", "examples")),
     "benchmarks.http": Small(
         words="--json --quick --embed wordllama --data {data}",
         tells=("rps", "classify_to_echo", "learn_to_echo"),
