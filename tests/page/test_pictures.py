@@ -1,6 +1,5 @@
 """The pictures of the documents, light on a desk and dark on a phone; taken with ``SCREENSHOTS=1`` only."""
 
-import csv
 import io
 import json
 import os
@@ -16,6 +15,7 @@ from playwright.sync_api import expect
 
 from abound import Client, Labelled, Refused
 from benchmarks.serving import Serving
+from benchmarks.sets import read_file
 from tests.page.conftest import NARROW, VIEWS, WIDE, Open, http, painted
 from tests.page.newsroom import news
 
@@ -103,17 +103,28 @@ def show(page: Any, view: str, url: str) -> None:
         expect(page.get_by_text(shown[view]).first).to_be_visible()
 
 
+CAPTION = """text => {
+    const bar = document.getElementById("caption") ?? document.body.appendChild(document.createElement("div"));
+    bar.id = "caption";
+    bar.textContent = text;
+    bar.style.cssText = "position: fixed; left: 0; right: 0; bottom: 0; padding: 10px; text-align: center;"
+        + "font-size: 20px; color: white; background: #1f3a93";
+}"""
+
+
 def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
-    """Type a text, see a wrong label first; name the right one for another text, and see it first for the first."""
+    """150 intents: a text has a wrong label first; teach another text, and the first one has the right label."""
     from PIL import Image
 
-    with Client(serving.url) as client, (DOCUMENTS.parents[1] / "examples/data/tickets.csv").open() as file:
-        client.configure("tickets", {"update": "sls"})
-        taught = [
-            Labelled(text=row["subject"], labels=[row["queue"].lower()]) for row in csv.DictReader(file, delimiter=";")
-        ]
-        assert not any(isinstance(one, Refused) for one in client.model("tickets").learn_many(taught))
-    page = open_page("try", "tickets", viewport={"width": 900, "height": 800})
+    data = os.environ.get("ABOUND_DATA")
+    if not data:
+        pytest.skip("wants clinc150: ABOUND_DATA names the directory of the data sets")
+    rows = [one for one in read_file(f"{data}/clinc150/train.jsonl.gz") if one.labels]
+    with Client(serving.url) as client:
+        client.configure("assistant", {"update": "sls"})
+        taught = [Labelled(text=one.text, labels=list(one.labels)) for one in rows]
+        assert not any(isinstance(one, Refused) for one in client.model("assistant").learn_many(taught))
+    page = open_page("try", "assistant", viewport={"width": 1000, "height": 760})
     images, durations = [], []
 
     def take(milliseconds: int) -> None:
@@ -123,23 +134,23 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
         durations.append(milliseconds)
 
     def write(text: str, first: str) -> None:
-        page.get_by_role("textbox", name="Text").fill("")
-        for word in text.split():
-            page.get_by_role("textbox", name="Text").press_sequentially(f"{word} ")
-            take(250)
+        page.get_by_role("textbox", name="Text").fill(text)
         expect(page.locator(".rank .name").first).to_have_text(first)
-        take(2000)
 
-    take(600)
-    write("the kettle leaks", "delivery")
-    write("my garden hose leaks", "account")
-    page.get_by_label("Right labels").press_sequentially("warranty")
+    page.evaluate(CAPTION, "1. A model of 150 intents has none for this question")
+    write("can my dog eat grapes", "restaurant_suggestion")
+    take(3000)
+    page.evaluate(CAPTION, "2. Teach it another question with a new label")
+    write("can my dog eat chocolate", "restaurant_suggestion")
+    take(1500)
+    page.get_by_label("Right labels").press_sequentially("pet_food")
     take(1500)
     page.get_by_role("button", name="Learn", exact=True).click()
-    expect(page.locator(".rank .name").first).to_have_text("warranty")
-    take(2000)
-    write("the kettle leaks", "warranty")
-    take(3000)
+    expect(page.locator(".rank .name").first).to_have_text("pet_food")
+    take(2500)
+    page.evaluate(CAPTION, "3. The next answer has learned it")
+    write("can my dog eat grapes", "pet_food")
+    take(4000)
     path = DOCUMENTS / "try.gif"
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
     assert path.stat().st_size < 2_000_000
