@@ -61,7 +61,7 @@ async def verify(
 ) -> Verification:
     """Compare the states of a model's replicas with a replay of its history and log.
 
-    ``offline`` compares the two rebuilt states only. Takes as long as a full replay and the memory of a second model.
+    ``offline`` compares the two rebuilt states only. Takes as long as a full replay and the memory of two more models.
     """
     catalog = await read_catalog(store)
     living = catalog.get(name)

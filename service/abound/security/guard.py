@@ -3,7 +3,7 @@
 =============================================  ==========================================================
 path                                           requires
 =============================================  ==========================================================
-``/livez`` ``/readyz`` ``/openapi.json``       no key: they reveal nothing of what is stored
+``/livez`` ``/readyz`` ``/openapi.json``       no key: they show at most names of models that wait
 ``/docs`` ``/`` ``/web/...``
 POST ``.../classify`` and ``.../learn``        that scope, for the model
 PUT ``.../labels``                             ``learn``, for the model
