@@ -125,9 +125,10 @@ def measured(data: Path, n_draws: int, encoder: str) -> Iterator[dict[str, Any]]
     true = [row.labels[0] for row in test]
     names = {label: name for label in dict.fromkeys(row.labels[0] for row in train) if (name := words_of(label))}
     tested = vectors([row.text for row in test], encoder)
-    near = np.argmax(tested @ vectors(list(names.values()), encoder).T, axis=1)
-    right = np.array(list(names))[near] == np.array(true)
-    yield {"examples": 0, "way": "nearest name", "R@1": 100 * float(right.mean())}
+    if names:
+        near = np.argmax(tested @ vectors(list(names.values()), encoder).T, axis=1)
+        right = np.array(list(names))[near] == np.array(true)
+        yield {"examples": 0, "way": "nearest name", "R@1": 100 * float(right.mean())}
     for n in (0, *EXAMPLES):
         draws = [chosen(train, n, draw) for draw in range(n_draws if n else 1)]
         for way, with_names in WAYS:
