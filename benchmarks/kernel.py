@@ -91,7 +91,7 @@ def learn_slice(arrays, params, starts, ids, values, label_starts, class_ids, fi
         if not learning.has_room(arrays, params, ids[own], class_ids[true]):
             return i
         own_values = given(params, values[own], scratch)
-        feedback = Feedback(true.stop - true.start, 0, 1.0)
+        feedback = Feedback(true.stop - true.start, 0, 1.0, False)
         learning.learn_feedback(arrays, params, ids[own], own_values, class_ids[true], feedback, True, ranks)
     return last
 
