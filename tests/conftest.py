@@ -20,9 +20,6 @@ def configure_uncached(**options: Any) -> None:
 
 structlog.configure = configure_uncached  # type: ignore[assignment]
 
-COLLECTED = pytest.StashKey[list[str]]()
-"""The ids of all tests that were collected, before any is left out by ``-m`` or ``-k``."""
-
 LONGEST_ID = 80
 
 FOLDERS = ("scenarios", "page", "documents", "processes", "examples", "image", "contracts")
@@ -36,10 +33,6 @@ PROCESSES = tuple(f"tests/{name}/" for name in FOLDERS) + tuple(f"tests/{name}" 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--reverse", action="store_true", help="run the tests in reverse order")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    item.config.stash.setdefault(COLLECTED, []).append(item.nodeid)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,6 +1,7 @@
 """What ``abound learn`` says of a stream that ends before its file does, and when it sends what it was given."""
 
 import fcntl
+import functools
 import json
 import re
 import signal
@@ -23,7 +24,7 @@ import abound.client
 from abound.cli.learn_classify import StreamEnded, learn
 from abound.client import Client
 from tests.client.mock_service import AWAY, Script, body
-from tests.support import interrupts, stand_in
+from tests.support import stand_in
 
 
 @pytest.mark.parametrize("last", [AWAY, 401])
@@ -94,8 +95,9 @@ def taking() -> Iterator[Service]:
 def piped(taking: Service) -> Iterator[subprocess.Popen[str]]:
     """``abound learn -`` that has begun, with standard input open."""
     words = [sys.executable, "-m", "abound", "learn", "-", "--url", taking.url]
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell may start tests without it
     process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, preexec_fn=interrupts.heard
+        words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, preexec_fn=heard
     )
     with process:
         yield process
