@@ -104,16 +104,16 @@ def show(page: Any, view: str, url: str) -> None:
 
 
 CAPTION = """text => {
-    const bar = document.getElementById("caption") ?? document.body.appendChild(document.createElement("div"));
+    const bar = document.getElementById("caption") ?? document.createElement("div");
+    document.body.prepend(bar);
     bar.id = "caption";
     bar.textContent = text;
-    bar.style.cssText = "position: fixed; left: 0; right: 0; bottom: 0; padding: 10px; text-align: center;"
-        + "font-size: 20px; color: white; background: #1f3a93";
+    bar.style.cssText = "padding: 10px; text-align: center; font-size: 20px; color: white; background: #1f3a93";
 }"""
 
 
 def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
-    """150 intents: a text has a wrong label first; teach another text, and the first one has the right label."""
+    """150 intents: a text has a wrong label first; teach one of other words, and it has the right one."""
     from PIL import Image
 
     data = os.environ.get("ABOUND_DATA")
@@ -121,10 +121,10 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
         pytest.skip("wants clinc150: ABOUND_DATA names the directory of the data sets")
     rows = [one for one in read_file(f"{data}/clinc150/train.jsonl.gz") if one.labels]
     with Client(serving.url) as client:
-        client.configure("assistant", {"update": "sls"})
+        client.configure("assistant", {"update": "sls", "analyzer": {"embed": "wordllama"}})
         taught = [Labelled(text=one.text, labels=list(one.labels)) for one in rows]
         assert not any(isinstance(one, Refused) for one in client.model("assistant").learn_many(taught))
-    page = open_page("try", "assistant", viewport={"width": 1000, "height": 760})
+    page = open_page("try", "assistant", viewport={"width": 1000, "height": 840})
     images, durations = [], []
 
     def take(milliseconds: int) -> None:
@@ -137,20 +137,22 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
         page.get_by_role("textbox", name="Text").fill(text)
         expect(page.locator(".rank .name").first).to_have_text(first)
 
-    page.evaluate(CAPTION, "1. A model of 150 intents has none for this question")
-    write("can my dog eat grapes", "restaurant_suggestion")
+    page.evaluate(CAPTION, "1. A model of 150 intents has none for this text")
+    write("i want to see a lawyer", "goodbye")
     take(3000)
-    page.evaluate(CAPTION, "2. Teach it another question with a new label")
-    write("can my dog eat chocolate", "restaurant_suggestion")
-    take(1500)
-    page.get_by_label("Right labels").press_sequentially("pet_food")
-    take(1500)
-    page.get_by_role("button", name="Learn", exact=True).click()
-    expect(page.locator(".rank .name").first).to_have_text("pet_food")
-    take(2500)
-    page.evaluate(CAPTION, "3. The next answer has learned it")
-    write("can my dog eat grapes", "pet_food")
-    take(4000)
+    page.evaluate(CAPTION, "2. Teach it one text with a new label")
+    write("do i need an attorney", "international_visa")
+    page.get_by_label("Right labels").press_sequentially("legal_help")
+    take(2000)
+    learn = page.get_by_role("button", name="Learn", exact=True)
+    learn.evaluate("one => { one.style.outline = '5px solid #e07b00'; one.style.outlineOffset = '3px'; }")
+    take(1200)
+    learn.click()
+    learn.evaluate("one => one.removeAttribute('style')")
+    expect(page.locator(".rank .name").first).to_have_text("legal_help")
+    page.evaluate(CAPTION, "3. The first text is right now: the encoder relates attorney to lawyer")
+    write("i want to see a lawyer", "legal_help")
+    take(4500)
     path = DOCUMENTS / "try.gif"
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
     assert path.stat().st_size < 2_000_000
