@@ -153,6 +153,12 @@ CASES = {
     "numbers of columns that are values, too": case(
         '"3","x","y"\n"1","v","w"\n', ['3: {"2": "x", "3": "y"}', '1: {"2": "v", "3": "w"}'], text="2 3", label="1"
     ),
+    "apostrophes as quotes": case("text;label\n'x; y';a\nz;'b'\n", ["a: x; y", "b: z"]),
+    "commas in every text": case("text;label\nx, y;a\nz, w;b\n", ["a: x, y", "b: z, w"]),
+    "decimal commas before the separator": case(
+        "n;text;label\n1,5;x;a\n-2,25;y;b\n", ['a: x {"n": 1.5}', 'b: y {"n": -2.25}']
+    ),
+    "two labels in every row": case("text,label\n" + "x,a;b\n" * 40, ["a+b: x"] * 40, label_separator=";"),
     "labels between bars": case("text,label\nx,|a|b|\n", ["a+b: x"], label_separator="|"),
 }
 
@@ -173,6 +179,22 @@ def shown(one: DatasetInstance) -> str:
     text = one.text if one.text is None or isinstance(one.text, str) else json.dumps(one.text)
     features = one.features and json.dumps(json.loads(one.features), ensure_ascii=False)
     return " ".join(["+".join(one.labels) + ":", *(part for part in (text, features) if part is not None)])
+
+
+@pytest.mark.parametrize(
+    ("content", "header"),
+    [
+        ("Zweck,Betrag\nx,1.5\ny,-2\n", True),
+        ("Zweck,Art\nx y z,Miete\nv w,Strom\n", True),
+        ("x,1.5\ny,-2\n", False),
+        ("Miete,x y z\nStrom,v w\nMiete,u\n", False),
+        ("http://a.org/1,x\nhttp://a.org/2,y\n", False),
+        ("x " * 30 + "\ny z\n", False),
+    ],
+    ids=["names over numbers", "names over texts", "numbers", "a label that recurs", "addresses", "a long text"],
+)
+def test_a_header_is_told_from_a_row(tmp_path: Path, content: str, header: bool) -> None:
+    assert resolve_file(written(tmp_path, "a.csv", content), ReadOptions()).header is header
 
 
 def test_roles_of_an_event(tmp_path: Path) -> None:

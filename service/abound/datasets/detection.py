@@ -1,17 +1,20 @@
 """What the first lines of a file tell: its encoding, its format, and the dialect and columns of a table.
 
-charset-normalizer finds the encoding, DuckDB the dialect and the header. Nothing that the options say is
-guessed.
+charset-normalizer finds the encoding. The delimiter is the one that splits most rows into the same number of cells.
+Nothing that the options say is guessed.
 """
 
 from __future__ import annotations
 
 import codecs
+import csv
 import io
 import re
-import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain, islice
+from math import sqrt
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -19,11 +22,13 @@ from msgspec.structs import replace
 from abound_core.errors import Malformed
 from abound_core.instances.data_formats import FASTTEXT_LABEL
 from abound_core.instances.read_options import NO_QUOTE, Format, ReadOptions
-from abound_core.instances.tables import LABEL_COLUMNS, CsvRows, column_names, resolve_columns
+from abound_core.instances.tables import LABEL_COLUMNS, NUMBER_SHARE, CsvRows, column_names, resolve_columns
 
 SAMPLE_BYTES = 2**18
 SAMPLE_ROWS = 2000
-SNIFFED, SNIFFED_LINES = 2**14, 50  # characters of which DuckDB finds the dialect, if they are so many lines
+SNIFFED = 2**16  # characters that tell the dialect
+DELIMITERS = ",;|\t"  # each is rarer in texts and numbers than the one before
+LONG_NAME = 50  # characters; what is longer names no column
 WITH_COLUMNS = ("jsonl", "json", "csv", "tsv", "parquet", "arrow")
 
 BOMS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -34,6 +39,9 @@ ENCODINGS = [
 LATIN = ("cp1252", "cp1254", "cp1250", "iso8859_2")  # the first is the likeliest
 _SYMBOL = r"[^\s!-~A-Za-zÀ-ɏ«»‘-„–—…€£§°]"
 _SYMBOL_AT_A_LETTER = re.compile(rf"(?<=[A-Za-zÀ-ɏ]){_SYMBOL}|{_SYMBOL}(?=[A-Za-zÀ-ɏ])")
+
+_NUMBER_OR_DATE = r"[-+(]?[$€£]?[-+]? ?\d[\d.,:/ TZeE+-]*[%$€£)]?|\d\d?[ -]\w{3}[ -]\d{4}"
+_VALUE = re.compile(rf"{_NUMBER_OR_DATE}|.*://.*")  # of a cell, not the name of a column
 
 _STARTS: dict[Format, str] = {
     "json": r"\[",
@@ -113,8 +121,8 @@ def _resolve_table(text: str, options: ReadOptions) -> ReadOptions:
         told |= {"delimiter": told["delimiter"] or mark[1], "skip_rows": told["skip_rows"] or 1}
     if options.format == "tsv":
         told |= {"delimiter": told["delimiter"] or ("\t" if "\t" in text else None), "quote": told["quote"] or NO_QUOTE}
-    found = _sniffed(text[:SNIFFED] if text.count("\n", 0, SNIFFED) > SNIFFED_LINES else text, told)
-    told = found | {name: value for name, value in told.items() if value is not None}
+    told["quote"] = told["quote"] or _quote_of(text[:SNIFFED], told["delimiter"])
+    told["delimiter"] = told["delimiter"] or _delimiter_of(text[:SNIFFED], told["quote"], told["skip_rows"] or 0)
     rows = CsvRows(io.StringIO(text, newline=""), replace(options, **told))
     read: list[tuple[int, list[str]]] = []
     while len(read) < SAMPLE_ROWS:
@@ -133,26 +141,48 @@ def _resolve_table(text: str, options: ReadOptions) -> ReadOptions:
     cells = [row for _, row in read if len(row) == len(read[0][1])]
     if options.header is None:
         numbers = any(map(str.isdigit, options.roles)) and not {*options.roles} <= {*cells[0]}
-        is_data = numbers or any("://" in name for name in cells[0])
-        told["header"] = (named[0] and not numbers) or (found["header"] and not is_data)
+        told["header"] = not numbers and (named[0] or _is_header(cells))
     options = replace(options, **told)
     return resolve_columns(column_names(cells[0], options), cells[bool(options.header) :], options)
 
 
-def _sniffed(text: str, told: dict[str, Any]) -> dict[str, Any]:
-    """Return the dialect that DuckDB finds."""
-    import duckdb
+def _quote_of(text: str, delimiter: str | None) -> str:
+    """Return the quote that encloses more cells."""
+    ends = re.escape(delimiter or DELIMITERS)
+    double, single = (
+        len(re.findall(rf"(?<![^{ends}\r\n]){quote}(?:[^{quote}]|{quote}{quote})*+{quote}(?![^{ends}\r\n])", text))
+        for quote in "\"'"
+    )
+    return "'" if single > double else '"'
 
-    names = {"delimiter": "delim", "quote": "quote", "header": "header", "skip_rows": "skip"}
-    given = {names[name]: "" if value == NO_QUOTE else value for name, value in told.items() if value is not None}
-    dialect: dict[str, Any] = {"delimiter": ",", "quote": '"', "header": True, "skip_rows": 0}
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", suffix=".csv") as file:
-        file.write(text)
-        file.flush()
-        options = "".join(f", {name}=?" for name in given)
-        query = f"SELECT Delimiter, Quote, HasHeader FROM sniff_csv(?, ignore_errors=true{options})"  # noqa: S608
-        with suppress(duckdb.Error), duckdb.connect(config={"threads": 1}) as connection:
-            found = connection.execute(query, [file.name, *given.values()]).fetchone() or ()
-            pairs = zip(("delimiter", "quote", "header"), found, strict=True)
-            dialect |= {name: value for name, value in pairs if value not in ("(empty)", "\0", None)}
-    return dialect
+
+def _delimiter_of(text: str, quote: str, skip: int) -> str:
+    """Return the delimiter that splits most rows into the same number of cells."""
+    quoting: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if quote == NO_QUOTE else {"quotechar": quote}
+
+    def fit(delimiter: str) -> float:
+        lines = islice(io.StringIO(text, newline=""), skip, None)
+        rows = [row for row in csv.reader(lines, delimiter=delimiter, **quoting) if row]
+        [(width, _)] = Counter(map(len, rows)).most_common(1) or [(0, 0)]
+        if width < 2:
+            return 0.4 * width  # a single column, if no delimiter fits better
+        weights = [1 / sqrt(at) for at in range(1, len(rows) + 1)]  # the first count most: names have no decimal commas
+        fitting = sum(weight for weight, row in zip(weights, rows, strict=True) if len(row) == width) / sum(weights)
+        cells, rarer = list(chain.from_iterable(rows)), DELIMITERS.partition(delimiter)[2]
+        # Where two fit alike, cells that another one would split speak against a delimiter.
+        return fitting - 0.02 * sum(any(one in cell for one in rarer) for cell in cells) / len(cells)
+
+    return max(DELIMITERS.replace(quote, ""), key=fit)
+
+
+def _is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row names the columns: no cell is a value, and the rows below differ from it."""
+    names, *others = rows
+    if any(map(_VALUE.fullmatch, names)):
+        return False
+    columns = [(name, [row[at] for row in others if row[at]]) for at, name in enumerate(names)]
+    for at, (name, cells) in enumerate(columns):
+        values = sum(_VALUE.fullmatch(cell) is not None for cell in cells)
+        if (name or at == 0) and values > NUMBER_SHARE * len(cells):  # pandas writes no name for its index
+            return True
+    return not any(name in cells or len(name) > LONG_NAME or (cells and not name) for name, cells in columns)
