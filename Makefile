@@ -48,7 +48,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 run: $(VENV)/.installed
 	@echo "Once it is ready, open http://127.0.0.1:$(PORT) in a browser, or try in another terminal:"
 	@echo
-	@echo "  curl --retry 60 --retry-delay 3 --retry-connrefused -X PUT localhost:$(PORT)/models/tickets --json '{\"update\": \"sls\"}'"
+	@echo "  $(BIN)/abound models create tickets --url http://127.0.0.1:$(PORT) --set update=sls"
 	@echo "  $(BIN)/abound learn examples/data/tickets.csv --url http://127.0.0.1:$(PORT) --model tickets --text subject --label queue --ignore '*'"
 	@echo "  curl localhost:$(PORT)/models/tickets/learn --json '{\"text\": \"my garden hose leaks\", \"labels\": [\"warranty\"]}'"
 	@echo "  curl localhost:$(PORT)/models/tickets/classify --json '{\"text\": \"this hose leaks, too\", \"k\": 1}'"

@@ -141,8 +141,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.timeout(small.seconds + 60)) for name, small in PROGRAMS.items()],
+    "name", [pytest.param(name, marks=pytest.mark.timeout(small.seconds + 60)) for name, small in PROGRAMS.items()]
 )
 def test_a_program_runs_and_prints_figures(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     small = PROGRAMS[name]

@@ -61,5 +61,5 @@ def test_links_lead_to_pages_of_the_site_and_else_to_the_repository(site: Path) 
 
 
 def test_diagrams_are_drawn_and_pages_are_found(site: Path) -> None:
-    assert '<pre class="mermaid">' in (site / "index.html").read_text()
+    assert '<pre class="mermaid">' in (site / "concepts" / "index.html").read_text()
     assert '"location":"operating/' in (site / "search" / "search_index.json").read_text()
