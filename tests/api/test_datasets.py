@@ -85,11 +85,7 @@ TXT = b"3 10 4\n0,2 1:0.5 3:1\n 4:1\n3 9:2\n"
         ("a.jsonl", lines(3) + b'{"text": 1}\n', "line 4: "),
         ("a.jsonl", lines(3) + b'{"features": {"x": 1}, "labels": [""]}\n', "line 4: labels[0]: "),
         ("a.jsonl", lines(3) + b"not json\n", "line 4: "),
-        (
-            "a.jsonl",
-            b'{"vector": [1, 2], "labels": ["a"]}\n{"vector": [1], "labels": ["a"]}\n',
-            "line 2: vector: 1 ",
-        ),
+        ("a.jsonl", b'{"vector": [1, 2], "labels": ["a"]}\n{"vector": [1], "labels": ["a"]}\n', "line 2: vector: 1 "),
         ("a.txt", b"3 10 4\n0 1:1\n0 11:1\n1 2:2\n", "line 3: "),
         ("a.jsonl.gz", gzip.compress(lines(30), mtime=0)[:-20], "the compressed data are damaged or cut off"),
         ("a.jsonl", b"\n \n", "there are no instances"),

@@ -15,10 +15,7 @@ from benchmarks.reproduction import __main__ as program
 from benchmarks.reproduction.comparisons import PLOTS, TABLES, select_experiments
 from benchmarks.reproduction.data_sets import SETS
 from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, Row
-from benchmarks.reproduction.proportions import (
-    deviation,
-    distances,
-)
+from benchmarks.reproduction.proportions import deviation, distances
 from benchmarks.reproduction.report import command, page
 from benchmarks.reproduction.results import ResultsFile
 from tests.documents.data_sets import make

@@ -16,7 +16,6 @@ import pytest
 
 from abound_core.types import Offset
 from tests.simulation.history import run
-from tests.simulation.server import Store
 from tests.simulation.test_mutations import do_not_check_on_return
 
 Patch = pytest.MonkeyPatch
@@ -24,17 +23,6 @@ Patch = pytest.MonkeyPatch
 N_SEEDS = 8
 SEARCHED = 200
 """So many histories from ``first`` on are looked through for one that tells."""
-
-
-def take_a_copy_for_its_primary(patch: Patch) -> None:
-    """What a copy loses after it was promoted is not known to have been on the disk of its primary only."""
-    lose = Store._lose
-
-    def wrong(self: Store, kept: int, reason: str) -> None:
-        self._inherited = 0
-        lose(self, kept, reason)
-
-    patch.setattr(Store, "_lose", wrong)
 
 
 def apply_again_what_a_switch_has_read(patch: Patch) -> None:
@@ -56,7 +44,6 @@ KNOWN = [
         "the plain model: a promoted copy loses power with what was on its primary's disk only",
         ("_fail_over", "_lose_power"),
         2200,
-        take_a_copy_for_its_primary,
     ),
     Known(
         "a replica applied entries twice that came in one reply with a replacement of their model",

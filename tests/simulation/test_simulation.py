@@ -26,8 +26,7 @@ def outcome(seed: int) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=pytest.mark.long if first >= QUICK else ()) for first in range(0, SEEDS, PART)],
+    "first", [pytest.param(first, marks=pytest.mark.long if first >= QUICK else ()) for first in range(0, SEEDS, PART)]
 )
 def test_every_promise_is_kept(first: int) -> None:
     broken = {seed: found for seed in range(first, first + PART) if (found := outcome(seed).broken)}

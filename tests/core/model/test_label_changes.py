@@ -10,14 +10,7 @@ import pytest
 
 from abound_core.config import DecideConfig, ModelConfig
 from abound_core.errors import AboundError
-from abound_core.instances.record import (
-    add_dense,
-    add_details,
-    pack_change,
-    pack_labels,
-    pack_vector,
-    unpack,
-)
+from abound_core.instances.record import add_dense, add_details, pack_change, pack_labels, pack_vector, unpack
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from abound_core.model.label_changes import ChangePlan, ChangeRequest, LabelChange, encode
