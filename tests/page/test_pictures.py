@@ -121,7 +121,7 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
         pytest.skip("wants clinc150: ABOUND_DATA names the directory of the data sets")
     rows = [one for one in read_file(f"{data}/clinc150/train.jsonl.gz") if one.labels]
     with Client(serving.url) as client:
-        client.configure("assistant", {"update": "sls", "analyzer": {"embed": "wordllama"}})
+        client.configure("assistant", {"update": "sls", "analyzer": {"embed": "wordllama"}, "decide": {"none": 0}})
         taught = [Labelled(text=one.text, labels=list(one.labels)) for one in rows]
         assert not any(isinstance(one, Refused) for one in client.model("assistant").learn_many(taught))
     page = open_page("try", "assistant", viewport={"width": 1000, "height": 840})
@@ -137,10 +137,10 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
         page.get_by_role("textbox", name="Text").fill(text)
         expect(page.locator(".rank .name").first).to_have_text(first)
 
-    page.evaluate(CAPTION, "1. A model of 150 intents has none for this text")
+    page.evaluate(CAPTION, "1. None of the 150 intents fits this text: ask a person")
     write("i want to see a lawyer", "goodbye")
     take(3000)
-    page.evaluate(CAPTION, "2. Teach it one text with a new label")
+    page.evaluate(CAPTION, "2. Teach it another text, with a new label: legal_help")
     write("do i need an attorney", "international_visa")
     page.get_by_label("Right labels").press_sequentially("legal_help")
     take(2000)
@@ -150,7 +150,7 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
     learn.click()
     learn.evaluate("one => one.removeAttribute('style')")
     expect(page.locator(".rank .name").first).to_have_text("legal_help")
-    page.evaluate(CAPTION, "3. The first text is right now: the encoder relates attorney to lawyer")
+    page.evaluate(CAPTION, "3. The first text again: the encoder relates attorney to lawyer")
     write("i want to see a lawyer", "legal_help")
     take(4500)
     path = DOCUMENTS / "try.gif"
