@@ -49,7 +49,7 @@ class MemoryBudget:
     def update_sizes(self, models: Iterable[ReplicatedModel]) -> None:
         """Update the sizes; call it regularly, since models also grow by events from other replicas."""
         models = list(models)
-        self._sizes = {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models}
+        self._sizes = {model.name: _counted_bytes(model, needed_bytes(model)) for model in models}
         self._coming_bytes = {model.name: model.n_coming_bytes for model in models}
         self._total = sum(self._sizes.values())
 
