@@ -137,7 +137,7 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
         page.get_by_role("textbox", name="Text").fill(text)
         expect(page.locator(".rank .name").first).to_have_text(first)
 
-    page.evaluate(CAPTION, "1. 150 intents, and none fits this text: it asks a person")
+    page.evaluate(CAPTION, "1. None of the 150 intents fits: it is unsure, and asks a person")
     write("i want to see a lawyer", "goodbye")
     take(3000)
     page.evaluate(CAPTION, "2. Teach it another text, with a new label: legal_help")
@@ -150,7 +150,7 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
     learn.click()
     learn.evaluate("one => one.removeAttribute('style')")
     expect(page.locator(".rank .name").first).to_have_text("legal_help")
-    page.evaluate(CAPTION, "3. The first text, never taught itself: the encoder relates attorney to lawyer")
+    page.evaluate(CAPTION, "3. The first text again, still untaught: the encoder relates lawyer to attorney")
     write("i want to see a lawyer", "legal_help")
     take(4500)
     path = DOCUMENTS / "try.gif"
