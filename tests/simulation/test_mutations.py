@@ -235,7 +235,7 @@ def do_not_open_again(patch: Patch) -> None:
     patch.setattr(ReconnectingConnection, "_keep_open", once)
 
 
-@mistake(first=123)
+@mistake(first=171)
 def leave_the_log_open(patch: Patch) -> None:
     """The last entry of a replaced log is appended, and the log is not closed."""
     _without(patch, "_CLOSE", "redis.call('XSETID', KEYS[2], ARGV[5])")
