@@ -50,6 +50,7 @@ run: $(VENV)/.installed
 	@echo
 	@echo "  $(BIN)/abound models create tickets --url http://127.0.0.1:$(PORT) --set update=sls"
 	@echo "  $(BIN)/abound learn examples/data/tickets.csv --url http://127.0.0.1:$(PORT) --model tickets --text subject --label queue --ignore '*'"
+	@echo "  curl localhost:$(PORT)/models/tickets/classify --json '{\"text\": \"this hose leaks, too\", \"k\": 1}'"
 	@echo "  curl localhost:$(PORT)/models/tickets/learn --json '{\"text\": \"my garden hose leaks\", \"labels\": [\"warranty\"]}'"
 	@echo "  curl localhost:$(PORT)/models/tickets/classify --json '{\"text\": \"this hose leaks, too\", \"k\": 1}'"
 	@echo

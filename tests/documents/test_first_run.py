@@ -45,9 +45,9 @@ def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> No
     try:
         until(lambda: is_ready(process, f"http://127.0.0.1:{port}", said), 120)
         tried = [line.strip() for line in said.read_text().splitlines() if line.startswith(("  .venv/", "  curl "))]
-        assert len(tried) == 4, said.read_text()
+        assert len(tried) == 5, said.read_text()
         answers = [subprocess.check_output(["sh", "-c", line], cwd=ROOT) for line in tried]
-        learned, ranked = map(json.loads, answers[2:])
+        _, learned, ranked = map(json.loads, answers[2:])
         assert learned["applied"] is True
         assert [one["label"] for one in ranked["labels"]] == ["warranty"]
         os.killpg(process.pid, signal.SIGINT)
