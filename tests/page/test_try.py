@@ -111,6 +111,8 @@ def test_labels_are_found_by_name_and_new_ones_are_asked_for(open_page: Open, cr
     typed.press_sequentially("WHEAT")
     expect(page.get_by_role("option")).to_contain_text(["c7"])
     typed.press("ArrowDown")
+    with page.expect_response("**/labels?**"):
+        typed.dispatch_event("input")  # late suggestions
     typed.press("Enter")
     expect(chips).to_contain_text(["Winter wheat"])
     typed.fill("rye")

@@ -46,11 +46,12 @@ export function labelChips(title, { model, signal, changed, chosen = new Map() }
   }
 
   function offer(rows) {
+    const reached = found[at]?.label;
     found = rows;
     fill(options, rows.map((one) => h("li", { role: "option", id: newId("option"), onmousedown: (event) => { event.preventDefault(); choose(one.label); } }, labelled(model, one.label))));
     options.hidden = rows.length === 0;
     input.setAttribute("aria-expanded", String(rows.length > 0));
-    reach(-1);
+    reach(rows.findIndex((one) => one.label === reached)); // it stays reached when suggestions come late
     if (rows.length) announce(`${rows.length} known labels.`);
   }
 
