@@ -65,9 +65,8 @@ class MemoryBudget:
 
         def expect(n_bytes: int) -> None:
             self._expected.pop(this, None)
-            there = list(models())
-            self.update_sizes(there)
-            taken, preparing = sum(_counted_bytes(model, needed_bytes(model)) for model in there), self._preparing()
+            self.update_sizes(models())
+            taken, preparing = self._total, self._preparing()
             if self.most is not None and taken + preparing + n_bytes > self.most:
                 also = f", states that are being prepared need {preparing}" if preparing else ""
                 raise MemoryLimitExceeded(
