@@ -62,7 +62,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_imports.py tests/test_licences.py tests/documents/test_prose.py
 
-# Types are checked beside the tests. Kernels are compiled once, before several processes want them at the same time.
+# Kernels and tests are compiled once, before several processes want them at the same time; types are checked meanwhile.
 # Tests that start programs run in a stage of their own, so that a failure by load is told from a defect. pytest ends with
 # 5 if ARGS leave no test in a stage. Bytecode is kept even where the environment says otherwise: the tests start hundreds
 # of processes.
@@ -71,13 +71,13 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@$(BIN)/mypy & types=$$!; failed=0; \
-	$(BIN)/python docker/kernels.py; \
+	$(BIN)/python docker/kernels.py && $(BIN)/pytest --collect-only -qq > /dev/null; \
+	wait $$types || { echo "mypy has found mistakes: see above" >&2; exit 1; }; \
 	for stage in "not processes" "processes"; do \
 		$(BIN)/pytest -m "not long and $$stage" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
 			--durations 10 $(ARGS); code=$$?; \
 		[ $$code -eq 0 ] || [ $$code -eq 5 ] || failed=$$code; \
-	done; \
-	wait $$types || { echo "mypy has found mistakes: see above" >&2; exit 1; }; exit $$failed
+	done; exit $$failed
 
 # Tests that between them use every library that the service is built on.
 QUICK := \

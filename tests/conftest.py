@@ -1,10 +1,12 @@
 """What holds for all tests: how parameters are named, which tests start programs, in which order tests run."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests import randomness
 
@@ -30,9 +32,18 @@ FILES = (
 PROCESSES = tuple(f"tests/{name}/" for name in FOLDERS) + tuple(f"tests/{name}" for name in FILES)
 """Where tests start services, workers, browsers or other programs. They get the marker ``processes``."""
 
+PAGE = "tests/page/"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--reverse", action="store_true", help="run the tests in reverse order")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import nothing of the other stage, since each worker imports all that is collected."""
+    has_processes = collection_path.relative_to(config.rootpath).as_posix().startswith(PROCESSES)
+    left_out = "not processes" if has_processes else "processes"
+    return (collection_path.is_file() and left_out in config.getoption("markexpr").split(" and ")) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,6 +52,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.processes)
     if config.getoption("reverse"):
         items.reverse()
+    items.sort(key=lambda item: not item.nodeid.startswith(PAGE))  # what takes longest begins first
+
+
+class Files(LoadFileScheduling):
+    """A file is run by one worker; so are all files of the page, which share a browser and a service."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return PAGE if nodeid.startswith(PAGE) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)  # .ci/run runs tests without this plugin, too
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Files | None:
+    return Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

@@ -5,7 +5,7 @@ import itertools
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -78,19 +78,24 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for folder in ("core", "service") for path in sources(folder)}
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> list[str]:
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_bytes(), filename=str(path))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
             assert node.module
             for alias in node.names:  # `from abound_core import kernels` imports abound_core.numba
                 inner = f"{node.module}.{alias.name}"
-                yield inner if inner in MODULES else node.module
+                found.append(inner if inner in MODULES else node.module)
+    return found
 
 
-GRAPH = {name: {one for one in imports(path) if one in MODULES} - {name} for name, path in MODULES.items()}
+@cache
+def import_graph() -> dict[str, set[str]]:
+    return {name: {one for one in imports(path) if one in MODULES} - {name} for name, path in MODULES.items()}
 
 
 def below_service(module: str) -> str:
@@ -107,7 +112,7 @@ def may_import(one: str, other: str) -> bool:
 
 def against_the_table() -> set[tuple[str, str]]:
     found = set()
-    for module, imported in GRAPH.items():
+    for module, imported in import_graph().items():
         if module.startswith("abound."):
             for other in imported:
                 pair = below_service(module), below_service(other)
@@ -138,7 +143,7 @@ def circular() -> set[frozenset[str]]:
     return circles(
         {
             module: {other for other in imported if MODULES[other].name != "abound_core/__init__.py"}
-            for module, imported in GRAPH.items()
+            for module, imported in import_graph().items()
         }
     )
 

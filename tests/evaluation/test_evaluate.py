@@ -181,6 +181,7 @@ def test_figures_of_one_pass_over_the_official_split(name, kind, learned, measur
     assert result["metrics"][measure] >= least
 
 
+@pytest.mark.long
 @needs_data
 def test_newsgroups():
     """A random 80/20 split, margin 0.5, one pass: at least 0.91 (Madani et al. have 0.865 on another version)."""

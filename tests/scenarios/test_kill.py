@@ -3,7 +3,6 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -26,7 +25,7 @@ def ask(url: str) -> list[bytes]:
     return [answer.content for answer in answers]
 
 
-def kill_while_learning(work: Path, kills: int, config: dict[str, Any]) -> tuple[Book, Findings]:
+def kill_while_learning(work: Path, kills: int) -> tuple[Book, Findings]:
     """Kill the service so often while clients learn, each time start it again, and at last read its log."""
     port = free_port()
     options = ("--port", str(port), "--processes", "2")
@@ -42,7 +41,8 @@ def kill_while_learning(work: Path, kills: int, config: dict[str, Any]) -> tuple
     serving = start()
     try:
         serving.until_ready()
-        httpx.put(f"{serving.url}/models/default", json=config, timeout=60).raise_for_status()
+        deciding = {"decide": {"audit": 0.5}}
+        httpx.put(f"{serving.url}/models/default", json=deciding, timeout=60).raise_for_status()
         for learner in learners:
             learner.start()
         for _ in range(kills):
@@ -71,10 +71,9 @@ def kill_while_learning(work: Path, kills: int, config: dict[str, Any]) -> tuple
     return book, findings
 
 
-@pytest.mark.parametrize("config", [{}, {"decide": {"audit": 0.5}}], ids=["default", "deciding"])
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-def test_what_was_acknowledged_outlives_kills(tmp_path: Path, kills: int, config: dict[str, Any]) -> None:
-    book, findings = kill_while_learning(tmp_path, kills, config)
+def test_what_was_acknowledged_outlives_kills(tmp_path: Path, kills: int) -> None:
+    book, findings = kill_while_learning(tmp_path, kills)
     assert book.wrong == []
     assert len(book.acknowledged) >= 100 * kills
     assert (findings.lost, findings.twice, findings.otherwise) == ([], [], [])

@@ -20,7 +20,7 @@ from tests.simulation.test_mutations import do_not_check_on_return
 
 Patch = pytest.MonkeyPatch
 
-N_SEEDS = 4
+N_SEEDS = 2
 SEARCHED = 200
 """So many histories from ``first`` on are looked through for one that tells."""
 

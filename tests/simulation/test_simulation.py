@@ -12,7 +12,7 @@ from tests.simulation.history import Outcome, run
 from tests.simulation.replacing import KINDS
 
 SEEDS = 2000
-QUICK = 100
+QUICK = 50
 PART = 25  # in one test, which has five minutes on a busy machine
 
 LEAST = {"answers": 200, "ended unfinished": 5, "events discarded": 20, **dict.fromkeys(KINDS, 0)}
@@ -45,15 +45,9 @@ def test_the_same_seed_is_the_same_history() -> None:
 def test_the_same_seed_is_the_same_history_in_another_process() -> None:
     """Nothing hangs on the order in which a set of strings or of tasks is gone through."""
     program = "from tests.simulation.history import run; print([run(seed).checksum for seed in range(3)])"
-    command = [sys.executable, "-c", program]
-    printed = {
-        subprocess.run(
-            command, env=os.environ | {"PYTHONHASHSEED": salt}, capture_output=True, text=True, check=True
-        ).stdout.split("\n")[-2]
-        for salt in ("1", "2")
-    }
-    assert len(printed) == 1
-    assert len(set(printed.pop().split(","))) == 3
+    environment = os.environ | {"PYTHONHASHSEED": "1"}  # here it is another one, random unless told
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[-2] == str([outcome(seed).checksum for seed in range(3)])
 
 
 def test_histories_are_eventful() -> None:

@@ -32,7 +32,7 @@ def forged(seed: int, n: int, *names: str) -> None:
 
 
 def test_changed_models_are_refused_or_serve():
-    forged(random.randrange(10**6), 40, *CONFIGS)
+    forged(1, 20, *CONFIGS)
 
 
 @pytest.mark.long
