@@ -176,19 +176,14 @@ def test_a_format_that_nothing_tells_is_refused(place: Place) -> None:
     assert put(place, "-a", lines(3), "?filename=x.jsonl").status_code == 422
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.txt"])
-def test_the_first_rows_are_shown(place: Place, name: str) -> None:
-    body = TXT if name == "a.txt" else lines(30)
-    packed = {"gz": gzip.compress, "zst": zstd.compress}.get(name.rpartition(".")[2], bytes)(body)
-    assert put(place, "shown", packed, f"?filename={name}").status_code == 201
-
+def test_the_first_rows_are_shown(place: Place) -> None:
     def rows(query: str = "") -> list[dict[str, Any]]:
         answer = httpx.get(f"{place.client.url}/datasets/shown/rows{query}", timeout=60)
         return list(answer.raise_for_status().json()["rows"])
 
-    if name == "a.txt":
-        assert rows()[0] == {"text": None, "features": {"1": 0.5, "3": 1.0}, "labels": ["0", "2"]}
-        return
+    assert put(place, "shown", TXT, "?filename=a.txt").status_code == 201
+    assert rows()[0] == {"text": None, "features": {"1": 0.5, "3": 1.0}, "labels": ["0", "2"]}
+    assert put(place, "shown", zstd.compress(lines(30)), "?filename=a.jsonl.zst").status_code == 200
     expected = [{"text": None, "features": None} | one for one in instances(30, 0)]
     assert rows() == expected[:10]
     assert rows("?limit=100") == expected

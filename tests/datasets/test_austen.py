@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 
-from abound.datasets.austen import TEMPLATES, features_of, novels, stream
+from abound.datasets.austen import TEMPLATES, features_of, novels
 
 
 def test_counts_of_the_set():
@@ -21,11 +21,3 @@ def test_features_read_well():
     names = "-3 -2 -1 +1 +2 +3 -3,-2 -2,-1 -1,+1 +1,+2 +2,+3 -3,-2,-1 -2,-1,+1 -1,+1,+2 +1,+2,+3"
     assert " ".join(features) == names
     assert "|".join(features.values()) == "a|b|c|d|e|f|a b|b c|c d|d e|e f|a b c|b c d|c d e|d e f"
-
-
-def test_a_shuffled_stream_is_fixed_by_its_seed():
-    def labels(seed: int) -> list[str]:
-        return [instance.labels[0] for instance in itertools.islice(stream(seed), 20)]
-
-    assert labels(3) == labels(3)
-    assert labels(3) != labels(4)

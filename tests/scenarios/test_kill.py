@@ -41,8 +41,7 @@ def kill_while_learning(work: Path, kills: int) -> tuple[Book, Findings]:
     serving = start()
     try:
         serving.until_ready()
-        deciding = {"decide": {"audit": 0.5}}
-        httpx.put(f"{serving.url}/models/default", json=deciding, timeout=60).raise_for_status()
+        httpx.put(f"{serving.url}/models/default", json={"decide": {"audit": 0.5}}, timeout=60).raise_for_status()
         for learner in learners:
             learner.start()
         for _ in range(kills):

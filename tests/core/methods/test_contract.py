@@ -67,9 +67,12 @@ def same(left: Rankings, right: Rankings, tolerance: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_same_seed_gives_the_same_model(method):
+def test_the_same_seed_gives_the_same_model_and_it_says_how_far_it_is(method):
+    told: list[float] = []
     with joblib.parallel_config(n_jobs=2):
-        together = learn(method).to_arrays()
+        together = learn(method, progress=lambda stage, done: told.append(done)).to_arrays()
+    assert told == sorted(told)
+    assert 0.0 <= told[0] <= told[-1] <= 1.0
     alone = learned(method).to_arrays()
     assert together.keys() == alone.keys()
     for name, array in together.items():
@@ -156,12 +159,7 @@ def test_the_order_of_the_rows_changes_nothing(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_says_how_far_it_is_and_can_be_cancelled(method):
-    told: list[float] = []
-    learn(method, progress=lambda stage, done: told.append(done))
-    assert told == sorted(told)
-    assert 0.0 <= told[0] <= told[-1] <= 1.0
-
+def test_it_can_be_cancelled(method):
     def stop(stage: str, fraction: float) -> None:
         raise Cancelled("not wanted")
 
