@@ -147,7 +147,7 @@ lock:
 	build/uv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --annotation-style line --constraints constraints.txt \
-		$(foreach extra,approximate arrow cluster embed mcp otel s3,--extra $(extra)) \
+		$(foreach extra,approximate arrow cluster embed mcp otel s3 sklearn,--extra $(extra)) \
 		--output-file docker/requirements.txt pyproject.toml
 
 # docker keeps the health check by itself; buildah and podman in this format only.

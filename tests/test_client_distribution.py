@@ -52,8 +52,8 @@ def test_the_client_needs_its_requirements_and_nothing_else(python: Path, tmp_pa
     assert {"abound", "httpx", "msgspec"} <= set(loaded.split()) <= required | {"abound", "abound_core"}
     assert version == PROJECT["version"]
     assert model == "<Model 'news' of http://127.0.0.1:9>"
-    for said in (classifier, memory):
-        assert said.endswith("pip install abound")
+    assert classifier.endswith("pip install 'abound[sklearn]'")
+    assert memory.endswith("pip install abound")
 
 
 def test_both_distributions_require_the_same_versions() -> None:

@@ -163,7 +163,7 @@ class AnalyzerConfig:
     letters are replaced (NFKC). With ``simple`` boundaries a word is a run of letters, digits and ``_``.
 
     ``boundaries``, ``min_length``, ``stop_words``, ``stem`` and ``prefix`` are only for words. The stop words are
-    scikit-learn's list.
+    scikit-learn's list, which needs the extra ``sklearn``.
     """
 
     kind: Annotated[
@@ -178,7 +178,9 @@ class AnalyzerConfig:
     lowercase: bool = True
     strip_accents: Annotated[bool, Meta(description="Remove accents and other marks from letters.")] = False
     min_length: Annotated[int, Meta(ge=1, le=64, description="Shorter words are ignored.")] = 1
-    stop_words: Annotated[Literal["english"] | None, Meta(description="Ignore English stop words.")] = None
+    stop_words: Annotated[
+        Literal["english"] | None, Meta(description="Ignore English stop words; needs the extra `sklearn`.")
+    ] = None
     html: Annotated[
         bool, Meta(description="Texts are HTML: markup, scripts and styles are removed, the `alt` of images stays.")
     ] = False

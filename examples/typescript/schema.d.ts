@@ -1073,7 +1073,7 @@ export interface components {
             min_length: number;
             /**
              * Stop Words
-             * @description Ignore English stop words.
+             * @description Ignore English stop words; needs the extra `sklearn`.
              */
             stop_words: "english" | null;
             /**
@@ -5904,7 +5904,7 @@ export interface operations {
                         min_length?: number;
                         /**
                          * Stop Words
-                         * @description Ignore English stop words.
+                         * @description Ignore English stop words; needs the extra `sklearn`.
                          * @default null
                          */
                         stop_words?: "english" | null;

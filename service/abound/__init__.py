@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_MODULE_OF[name]), name)
         except ModuleNotFoundError as error:
-            raise ImportError(f"{name} needs more than the client ({error}): pip install abound") from error
+            raise ImportError(f"{name} needs the extra sklearn ({error}): pip install 'abound[sklearn]'") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, Literal, cast
 
@@ -24,6 +25,7 @@ import regex
 from Stemmer import Stemmer
 
 from abound_core.config import AnalyzerConfig
+from abound_core.errors import InvalidInstance
 
 _UNSPACED = r"[\w&&[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Line_Break=Complex_Context}]]"
 """Word characters of scripts without spaces. Complex_Context is Thai, Lao, Khmer, Myanmar and their neighbours."""
@@ -61,6 +63,20 @@ _VARIATION_SELECTOR = "\ufe0f"
 """Requests a coloured emoji. It is removed, so that an emoji with it and one without it are the same token."""
 
 
+def stop_words_of(config: AnalyzerConfig) -> frozenset[str]:
+    """Return the words that an analyzer ignores. Raises InvalidInstance if scikit-learn, which has them, is missing."""
+    if config.kind != "word" or config.stop_words is None:
+        return frozenset()
+    try:
+        # Imported here: takes most of a second and 60 MB.
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+    except ImportError:
+        field = "analyzer.stop_words"
+        install = "pip install 'abound[sklearn]', or build the image with EXTRAS=sklearn"
+        raise InvalidInstance(f"{field} needs scikit-learn: {install}", field) from None
+    return cast("frozenset[str]", ENGLISH_STOP_WORDS)
+
+
 class Analyzer:
     """Splits texts into terms, in two steps, so that the caller can bound the size in between.
 
@@ -73,17 +89,14 @@ class Analyzer:
         self._lowercase, self._least = config.lowercase, config.min_length
         self._is_unicode = config.kind == "word" and config.boundaries == "unicode"
         self._simple = re.compile(r"\w+" if config.min_length == 1 else rf"\w{{{config.min_length},}}")
-        self._stop_words: frozenset[str] = frozenset()
-        if config.kind == "word" and config.stop_words is not None:
-            # Imported here: takes most of a second and 60 MB.
-            from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-            self._stop_words = ENGLISH_STOP_WORDS
+        self._stop_words: frozenset[str] | None = None
+        with suppress(InvalidInstance):  # a machine without scikit-learn can still learn what others have analyzed
+            self._stop_words = stop_words_of(config)
         self._stem: Callable[[list[str]], list[str]] | None = None
         if config.kind == "word" and config.stem is not None:
             self._stem = Stemmer(config.stem).stemWords
         self._are_tokens = (
-            config.kind == "word" and config.ngrams == (1, 1) and not self._stop_words and config.prefix is None
+            config.kind == "word" and config.ngrams == (1, 1) and config.stop_words is None and config.prefix is None
         )
 
     def __call__(self, text: str) -> list[str]:
@@ -103,14 +116,18 @@ class Analyzer:
         return _normalized(text, "NFKC").replace(_VARIATION_SELECTOR, "") if self._is_unicode else text
 
     def terms(self, prepared: str) -> Iterable[str]:
-        """Return the terms of a prepared text. N-grams are made as they are read."""
+        """Return the terms of a prepared text. N-grams are made as they are read.
+
+        Raises InvalidInstance, as ``stop_words_of`` does.
+        """
         if self._are_tokens:
             return self._stems(self._tokens(prepared))
         config = self._config
         if config.kind == "word":
             tokens = self._tokens(prepared)
-            if self._stop_words:
-                tokens = [token for token in tokens if token not in self._stop_words]
+            stop_words = stop_words_of(config) if self._stop_words is None else self._stop_words
+            if stop_words:
+                tokens = [token for token in tokens if token not in stop_words]
             tokens = self._stems(tokens)
             if config.ngrams == (1, 1):
                 return tokens + self._prefixes(tokens)

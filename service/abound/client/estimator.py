@@ -1,4 +1,4 @@
-"""The scikit-learn classifier: learns in this process or through a running service.
+"""The scikit-learn classifier (extra ``sklearn``): learns in this process or through a running service.
 
     AboundClassifier().fit(X, y).predict(X)
     AboundClassifier(url="http://127.0.0.1:8000", model="topics").partial_fit(X, y)

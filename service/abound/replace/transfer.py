@@ -7,6 +7,7 @@ model is then empty, and the same import can be repeated into it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -41,6 +42,7 @@ from abound_core.errors import (
     UnknownApplyVersion,
     UnknownModel,
 )
+from abound_core.instances.text_analyzer import stop_words_of
 from abound_core.limits import Limits
 from abound_core.model.active_version import LIVE
 from abound_core.types import Offset
@@ -77,8 +79,9 @@ async def import_model(
     """Import a model from a file, creating it if it does not exist; return the offset at which it is served.
 
     Nothing changes, and other processes see nothing, until the file is complete and valid and its memory is available.
-    Raises Malformed for a damaged file, InvalidInstance for one of a newer release, MemoryLimitExceeded, and Conflict:
-    the model has learned; its active version reads instances in another way; or the maximum number of models exists.
+    Raises Malformed for a damaged file, InvalidInstance for one of a newer release or with stop words that this replica
+    does not have, MemoryLimitExceeded, and Conflict: the model has learned; its active version reads instances in
+    another way; or the maximum number of models exists.
     """
     artifacts = replica.artifacts
     if artifacts is None:
@@ -107,6 +110,7 @@ async def _replace_by_imported(
 ) -> Offset:
     config = manifest.config
     _refuse_read_otherwise(replica, name, config)
+    await asyncio.to_thread(stop_words_of, config.analyzer)
     expect(manifest.size)  # reading it takes no more memory than this
     # Each part is verified on arrival. The state shows that it is intact and how much memory it takes.
     live = await state_image.load(manifest, parts, Limits(), foreign=True)

@@ -24,6 +24,7 @@ from abound.versions.promotion import standings
 from abound_core.config import EncoderUrl, ModelConfig
 from abound_core.errors import Corrupted, StoreUnavailable
 from abound_core.instances import text_encoder
+from abound_core.instances.text_analyzer import stop_words_of
 
 router = APIRouter(tags=["models"])
 
@@ -85,8 +86,10 @@ async def put_model(
 async def _with_encoder(config: ModelConfig, parts: PartsDep) -> ModelConfig:
     """Return a configuration with the dimension of its encoder, if that is behind a URL; load any other one.
 
-    Raises InvalidInstance if this replica does not have or may not ask the encoder, EncoderUnavailable.
+    Raises InvalidInstance if this replica does not have stop words, or does not have or may not ask the encoder,
+    EncoderUnavailable.
     """
+    await asyncio.to_thread(stop_words_of, config.analyzer)
     embed = config.analyzer.embed
     if isinstance(embed, EncoderUrl):
         embed = replace(embed, dimension=await parts.remote.dimension(embed))
