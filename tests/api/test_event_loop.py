@@ -153,7 +153,7 @@ def check(service: Served, method: str, path: str, body: bytes | None, **headers
     raise AssertionError(f"the loop was held for {longest[0]:.3f} s")
 
 
-@pytest.mark.parametrize("model", ["words", "characters"])
+@pytest.mark.parametrize("model", [pytest.param("words", marks=pytest.mark.long), "characters"])
 @pytest.mark.parametrize("name", [*TEXTS, *(pytest.param(one, marks=pytest.mark.long) for one in SLOW)])
 def test_a_text_does_not_hold_the_loop(service: Served, models: dict[str, str], model: str, name: str) -> None:
     body = dumped({"text": (TEXTS | SLOW)[name]()})
@@ -161,7 +161,9 @@ def test_a_text_does_not_hold_the_loop(service: Served, models: dict[str, str], 
         assert check(service, "POST", f"/models/{models[model]}/{route}", sent) in (200, 422)
 
 
-@pytest.mark.parametrize("case", BODIES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(one, marks=pytest.mark.long if "batch-of" in one else ()) for one in BODIES]
+)
 def test_no_instances_hold_the_loop(service: Served, models: dict[str, str], case: str) -> None:
     route, name = case.split()
     model = models["vectors" if name == "batch-of-vectors" else "words"]

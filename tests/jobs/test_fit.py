@@ -96,7 +96,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(client, directory)
 
 
-@pytest.mark.parametrize("method", sorted(registry.METHODS))
+@pytest.mark.parametrize("method", ["exmlds1", "frequency", "ogeec", "rembrandt", "swnn", "xr_linear"])
 async def test_a_version_is_what_fitting_in_process_gives(place: Place, method: str) -> None:
     job = place.done(method, seed=7, **RAW.get(method, {}))
     loaded = await place.load(job)

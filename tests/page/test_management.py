@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.page.conftest import NARROW, WIDE, Open, click_twice, give, http
@@ -83,6 +84,7 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(open_page, 
     http.delete(again).raise_for_status()
 
 
+@pytest.mark.long
 def test_a_snapshot_is_restored(fresh: str, open_page: Open) -> None:
     http.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
     page = open_page("models", "fresh")

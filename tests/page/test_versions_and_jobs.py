@@ -38,6 +38,7 @@ def test_every_parameter_of_every_method_has_a_title_of_its_own(open_page: Open)
     assert {name: without_words(fields) for name, fields in methods if without_words(fields)} == {}
 
 
+@pytest.mark.long
 def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(open_page: Open, serving: Serving) -> None:
     instance = {"text": "zebra crossing", "labels": ["forgettable"], "source": "to be forgotten"}
     http.post(f"{serving.url}/learn", json=instance).raise_for_status()
