@@ -67,7 +67,7 @@ def test_a_decision_is_said_and_none_is_taught(open_page: Open, decider: str) ->
     expect(chips).to_have_text(["grain ×"])
     expect(page.locator(".rank")).to_have_count(10)
     text.fill("wheat barrel bank")
-    expect(page.locator(".decision")).to_contain_text("Ask a person: the right label is probably one of")
+    expect(page.locator(".decision")).to_contain_text("Ask a person: if a label fits, it is probably one of")
     expect(chips).to_have_count(0)
     text.fill("zeppelin")
     expect(page.locator(".decision")).to_contain_text("None of the labels: no label fits")

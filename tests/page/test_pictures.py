@@ -150,7 +150,7 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
     learn.click()
     learn.evaluate("one => one.removeAttribute('style')")
     expect(page.locator(".rank .name").first).to_have_text("legal_help")
-    page.evaluate(CAPTION, "3. The first text again, still untaught: the encoder relates lawyer to attorney")
+    page.evaluate(CAPTION, "3. The first text again, which was not taught: the encoder relates lawyer to attorney")
     write("i want to see a lawyer", "legal_help")
     take(4500)
     path = DOCUMENTS / "try.gif"

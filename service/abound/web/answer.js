@@ -86,7 +86,7 @@ function moved(before, label, at) {
 function decided(model, { decision, audit, applied, candidates = [], reachable = true }) {
   if (!decision) return null;
   const more = candidates.length > MOST_CANDIDATES ? ` and ${candidates.length - MOST_CANDIDATES} more` : "";
-  const likely = `the right label is probably one of ${spokenAll(model, candidates.slice(0, MOST_CANDIDATES))}${more}.`;
+  const likely = `if a label fits, it is probably one of ${spokenAll(model, candidates.slice(0, MOST_CANDIDATES))}${more}.`;
   const [title, said] = {
     answer: ["Answer", `${spokenAll(model, applied)} may be applied without a person.`],
     defer: ["Ask a person", candidates.length ? likely : "the model is not sure enough."],
