@@ -24,6 +24,7 @@ structlog.configure = configure_uncached  # type: ignore[assignment]
 
 LONGEST_ID = 80
 
+PAGE = "tests/page/"
 FOLDERS = ("scenarios", "page", "documents", "processes", "examples", "image", "contracts")
 FILES = (
     "cli/test_cli.py", "cli/test_learn.py", "cli/test_mcp.py", "jobs/test_runner.py",
@@ -32,17 +33,15 @@ FILES = (
 PROCESSES = tuple(f"tests/{name}/" for name in FOLDERS) + tuple(f"tests/{name}" for name in FILES)
 """Where tests start services, workers, browsers or other programs. They get the marker ``processes``."""
 
-PAGE = "tests/page/"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--reverse", action="store_true", help="run the tests in reverse order")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import nothing of the other stage, since each worker imports all that is collected."""
-    has_processes = collection_path.relative_to(config.rootpath).as_posix().startswith(PROCESSES)
-    left_out = "not processes" if has_processes else "processes"
+    """Import no tests of the other stage, since each worker imports all that is collected."""
+    place = collection_path.as_posix().removeprefix(f"{config.rootpath.as_posix()}/")
+    left_out = "not processes" if place.startswith(PROCESSES) else "processes"
     return (collection_path.is_file() and left_out in config.getoption("markexpr").split(" and ")) or None
 
 

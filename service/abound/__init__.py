@@ -40,7 +40,8 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_MODULE_OF[name]), name)
         except ModuleNotFoundError as error:
-            raise ImportError(f"{name} needs the extra sklearn ({error}): pip install 'abound[sklearn]'") from error
+            extra = "'abound[sklearn]'" if name == "AboundClassifier" else "abound"
+            raise ImportError(f"{name} needs a package that is missing ({error}): pip install {extra}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -86,6 +86,7 @@ BODIES: dict[str, Callable[[], bytes]] = {
     "classify explain": lambda: dumped(
         {"features": {f"feature {i}": 1 for i in range(10_000)}, "explain": True, "k": 50, "names": True}
     ),
+    "classify batch": lambda: batch(1000, lambda rng: {"text": text(12_000)}),
     "classify batch-of-features": lambda: batch(
         1000, lambda rng: {"features": dict.fromkeys(map(str, range(500)), -1)}
     ),

@@ -9,7 +9,6 @@ from tests.support.npm import install, run
 from tests.support.served import fresh_model
 
 ROOT = Path(__file__).parents[2]
-OWN = ("node_modules", "build")
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +16,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the example with its packages, beside the OpenAPI document."""
     root = tmp_path_factory.mktemp("typescript")
     folder = root / "examples" / "typescript"
-    shutil.copytree(ROOT / "examples" / "typescript", folder, ignore=shutil.ignore_patterns(*OWN))
+    shutil.copytree(ROOT / "examples" / "typescript", folder, ignore=shutil.ignore_patterns("node_modules", "build"))
     (root / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "openapi.json", root / "docs")
     install(folder)

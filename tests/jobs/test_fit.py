@@ -25,6 +25,8 @@ from abound_core.methods.training.gather import gather
 from tests.core.methods.toy import RAW, fit
 
 N = 240
+QUICK = ("exmlds1", "frequency", "ogeec", "rembrandt", "swnn", "xr_linear")
+METHODS = [pytest.param(one, marks=() if one in QUICK else pytest.mark.long) for one in sorted(registry.METHODS)]
 
 
 class Place:
@@ -96,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(client, directory)
 
 
-@pytest.mark.parametrize("method", ["exmlds1", "frequency", "ogeec", "rembrandt", "swnn", "xr_linear"])
+@pytest.mark.parametrize("method", METHODS)
 async def test_a_version_is_what_fitting_in_process_gives(place: Place, method: str) -> None:
     job = place.done(method, seed=7, **RAW.get(method, {}))
     loaded = await place.load(job)

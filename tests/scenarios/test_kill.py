@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,7 +26,7 @@ def ask(url: str) -> list[bytes]:
     return [answer.content for answer in answers]
 
 
-def kill_while_learning(work: Path, kills: int) -> tuple[Book, Findings]:
+def kill_while_learning(work: Path, kills: int, config: dict[str, Any]) -> tuple[Book, Findings]:
     """Kill the service so often while clients learn, each time start it again, and at last read its log."""
     port = free_port()
     options = ("--port", str(port), "--processes", "2")
@@ -41,7 +42,7 @@ def kill_while_learning(work: Path, kills: int) -> tuple[Book, Findings]:
     serving = start()
     try:
         serving.until_ready()
-        httpx.put(f"{serving.url}/models/default", json={"decide": {"audit": 0.5}}, timeout=60).raise_for_status()
+        httpx.put(f"{serving.url}/models/default", json=config, timeout=60).raise_for_status()
         for learner in learners:
             learner.start()
         for _ in range(kills):
@@ -70,9 +71,10 @@ def kill_while_learning(work: Path, kills: int) -> tuple[Book, Findings]:
     return book, findings
 
 
+@pytest.mark.parametrize("config", [pytest.param({}, marks=pytest.mark.long), {"decide": {"audit": 0.5}}], ids=str)
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-def test_what_was_acknowledged_outlives_kills(tmp_path: Path, kills: int) -> None:
-    book, findings = kill_while_learning(tmp_path, kills)
+def test_what_was_acknowledged_outlives_kills(tmp_path: Path, kills: int, config: dict[str, Any]) -> None:
+    book, findings = kill_while_learning(tmp_path, kills, config)
     assert book.wrong == []
     assert len(book.acknowledged) >= 100 * kills
     assert (findings.lost, findings.twice, findings.otherwise) == ([], [], [])

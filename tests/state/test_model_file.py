@@ -163,7 +163,7 @@ def test_a_head_with_anything_in_a_field_is_refused_or_gives_the_same_model(fiel
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@settings(deadline=None, max_examples=examples(40))
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_other_numbers_in_a_file_take_no_more_than_a_small_multiple_of_it(config, data):
     """As from somebody who can make checksums: whatever the numbers are, a refusal or a model, in bounded memory."""

@@ -95,7 +95,7 @@ def test_the_step_solves_the_equations():
         np.testing.assert_allclose(step, np.linalg.solve(curvature, gradient), rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize(("update", "n_labels", "most"), [("fsu", 1, None), ("sls", 3, 20), ("sls", 5, None)])
+@pytest.mark.parametrize(("update", "n_labels", "most"), [("fsu", 3, 20), ("sls", 1, 20), ("sls", 5, None)])
 def test_learns_as_the_oracle_does_bit_for_bit(update, n_labels, most):
     """What is learned is what an instance's ranking is worth when it is learned, after its features were counted."""
     model, oracle = learned([], update=update, max_features=most), Oracle()

@@ -37,7 +37,7 @@ def applied(model: LiveModel, made: list[bytes], slices: int, first: int = 0) ->
 
 
 @every_configuration
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 10**6), slices=st.integers(1, 40), cut=st.integers(1, 119))
 def test_slices_secrets_and_snapshots_change_nothing(name, seed, slices, cut):
     rng, config = random.Random(seed), ModelConfig.from_dict(ALL[name])
