@@ -84,6 +84,8 @@ with served() as service:
         learn("rows", 9, {"update": "sls", "rerank": False}, plain)
         assert service.http.get("/models/rows/stats").json()["in_rows"]
         post("/models/rows/classify", {"text": "a", "explain": True})
+        post("/models/rows/learn", {"text": "a", "labels": ["x"]})
+        service.http.get("/metrics").raise_for_status()  # with the memory of rows that become lists
         assert service.http.get("/models/rows").json()["digest"]
         config = {"update": "sls", "rerank": False, "rows": False, "max_features": 3}
         learn("lists", 2, config, lambda i: {"text": ("a b c", "d e f")[i]})

@@ -372,6 +372,7 @@ def warmup(update: Literal["fsu", "sls"]) -> None:
     while not small.in_rows:
         small.learn(ids, values, ids)
     small.digest()
+    learning.units_to_leave(small.arrays, small.kernel_params, NO_IDS, np.uint64(1))
     small.learn(ids, values, one + int(sls_rows.MOST_IN_ROW))  # too many classes for rows
     small.digest()
     Index.from_arrays(small.params, small.to_arrays())
