@@ -71,7 +71,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@$(BIN)/mypy & types=$$!; failed=0; \
-	$(BIN)/python docker/kernels.py && $(BIN)/pytest --collect-only -qq > /dev/null; \
+	$(BIN)/python docker/kernels.py && $(BIN)/pytest --collect-only -qq $(ARGS) > /dev/null; \
 	wait $$types || { echo "mypy has found mistakes: see above" >&2; exit 1; }; \
 	for stage in "not processes" "processes"; do \
 		$(BIN)/pytest -m "not long and $$stage" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \

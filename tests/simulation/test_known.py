@@ -20,7 +20,6 @@ from tests.simulation.test_mutations import do_not_check_on_return
 
 Patch = pytest.MonkeyPatch
 
-N_SEEDS = 2
 SEARCHED = 200
 """So many histories from ``first`` on are looked through for one that tells."""
 
@@ -79,9 +78,10 @@ def _name(known: Known) -> str:
     return known.what.replace(" ", "_")
 
 
+@pytest.mark.parametrize("n_seeds", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("known", KNOWN, ids=_name)
-def test_what_was_broken_once_holds(known: Known) -> None:
-    seeds = range(known.first, known.first + N_SEEDS)
+def test_what_was_broken_once_holds(known: Known, n_seeds: int) -> None:
+    seeds = range(known.first, known.first + n_seeds)
     assert {seed: found for seed in seeds if (found := run(seed, faults=known.faults).broken)} == {}
 
 
