@@ -27,8 +27,9 @@ LONGEST_ID = 80
 PAGE = "tests/page/"
 FOLDERS = ("scenarios", "page", "documents", "processes", "examples", "image", "contracts")
 FILES = (
-    "cli/test_cli.py", "cli/test_learn.py", "cli/test_mcp.py", "jobs/test_runner.py",
-    "store/test_append_only_file.py", "test_wheel.py", "test_worker.py",
+    "api/test_datasets.py", "api/test_versions.py", "artifacts/test_timeouts.py", "cli/test_cli.py", "cli/test_jobs.py",
+    "cli/test_learn.py", "cli/test_mcp.py", "client/test_against_service.py", "jobs/test_fit.py", "jobs/test_runner.py",
+    "store/test_append_only_file.py", "test_client_distribution.py", "test_wheel.py", "test_worker.py",
 )  # fmt: skip
 PROCESSES = tuple(f"tests/{name}/" for name in FOLDERS) + tuple(f"tests/{name}" for name in FILES)
 """Where tests start services, workers, browsers or other programs. They get the marker ``processes``."""

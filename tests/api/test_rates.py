@@ -9,6 +9,7 @@ import pytest
 
 from abound.api.ndjson import NdjsonLine
 from abound.api.ndjson_rates import admit_lines
+from abound.security import rate_limits
 from abound.security.key import CreatedKey, KeyTerms, create_key, rate_of
 from abound.security.key_ring import Grant
 from abound.security.rate_limits import RateLimiter, RateParams
@@ -22,7 +23,8 @@ LABELLED = ONE | {"labels": ["a"]}
 
 
 @pytest.fixture
-def limited(service: Served) -> CreatedKey:
+def limited(service: Served, monkeypatch: pytest.MonkeyPatch) -> CreatedKey:
+    monkeypatch.setattr(rate_limits, "ANSWER_SECONDS", 10.0)  # a slow machine is no outage
     return make_key(service, "classify", "learn", rate="20/minute")
 
 
@@ -77,6 +79,7 @@ def test_a_source_is_limited_under_its_key() -> None:
 def test_settings_limit_keys_without_a_rate_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ABOUND_RATE_KEY", "2/minute")
     monkeypatch.setenv("ABOUND_RATE_SOURCE", "1/minute")
+    monkeypatch.setattr(rate_limits, "ANSWER_SECONDS", 10.0)
     with served() as service:
         body = LABELLED | {"source": "s"}
         assert service.http.post("/learn", json=body).status_code == 200

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from unittest.mock import Mock
 
 import hiredis
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from abound.log import stream
 from abound.log.stream import MAX_ENTRIES, LogGone
 from abound.store.client import Store, StoreParams
-from abound.store.raw_connection import Address, ConnectionLost, pack_command
+from abound.store.raw_connection import Address, ConnectionLost, StoreConnection, pack_command
 from abound.store.server_info import ServerInfo, build_server_info
 from abound_core.errors import CannotStart, StoreUnavailable
 from abound_core.types import START, Offset
@@ -254,19 +255,12 @@ async def test_commands_in_one_piece(store: Store) -> None:
     assert await store.client.get("n") == b"3"
 
 
-async def test_nothing_of_another_comes_between_commands_in_one_piece(store, monkeypatch):
+async def test_nothing_of_another_comes_between_commands_in_one_piece():
     """They are one write, so the store has read them all before it begins with the first."""
-    connection = await store.open_connection("test")
-    written: list[bytes] = []
-
-    class Transport:
-        def write(self, data: bytes) -> None:
-            written.append(data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(connection, "_transport", Transport())
-        asked = connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
-    assert written == [pack_command(("INCR", "n")) + pack_command(("GET", "n")) + pack_command(("PING",))]
+    connection, transport, commands = StoreConnection(), Mock(asyncio.Transport), (("INCR", "n"), ("GET", "n"))
+    connection.connection_made(transport)
+    asked = connection.call_all(*commands, seconds=5)
+    transport.write.assert_called_once_with(b"".join(pack_command(one) for one in commands))
     connection.close()
     with pytest.raises(ConnectionLost):
         await asked

@@ -32,7 +32,7 @@ def test_a_replica_cut_off_is_ready_up_to_the_bound(bound, status):
 
 
 def test_learning_without_a_store_is_refused_in_time_and_says_whether_it_may_have_happened(monkeypatch):
-    monkeypatch.setenv("ABOUND_STORE_REPLY_SECONDS", "0.5")
+    monkeypatch.setenv("ABOUND_STORE_REPLY_SECONDS", "2")
     monkeypatch.setattr("abound.api.learn.APPLY_SECONDS", 3.0)
     with served() as service:
 

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -109,18 +108,19 @@ def test_the_console_says_ready_only_while_readyz_does(tmp_path):
 
 
 def test_a_request_in_flight_is_answered_before_the_end(tmp_path):
-    with Serving(tmp_path / "data", "--no-worker", output=tmp_path / "output") as service:
+    output = tmp_path / "output"
+    with Serving(tmp_path / "data", "--no-worker", output=output) as service:
         service.until_ready()
         pids = service.pids()
         port = httpx.URL(service.url).port
         body = b'{"text": "wheat", "labels": ["grain"]}'
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-            head = b"POST /learn HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-            connection.sendall(head + body[:10])
-            time.sleep(0.2)
+            head = b"POST /learn HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+            connection.sendall(head % len(body))
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
             service.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-            connection.sendall(body[10:])
+            assert until(lambda: "stopping" in output.read_text())
+            connection.sendall(body)
             assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         assert service.process.wait(60) == 0
         assert [pid for pid in pids if lifetime.start_time_of(pid) is not None] == []

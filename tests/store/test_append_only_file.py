@@ -144,7 +144,7 @@ async def test_a_start_waits_until_the_first_file_is_written(slow_server: Server
 @pytest.mark.parametrize("slow_server", [("yes", None), ("yes", "redis-server")], indirect=True)
 async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(slow_server, start_replica):
     """A server that has no WAITAOF does not tell the first rewrite from any later one."""
-    replica = await start_replica(slow_server, ReplicaParams(durability="fsync", log=LogParams(wait_store_seconds=0.2)))
+    replica = await start_replica(slow_server, ReplicaParams(durability="fsync", log=LogParams(wait_store_seconds=1.0)))
 
     async def level() -> str:
         [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
