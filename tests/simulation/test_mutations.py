@@ -161,7 +161,7 @@ def do_not_check_on_return(patch: Patch) -> None:
     patch.setattr(stream, "holds_over", holds_over)
 
 
-@mistake(faults=("_fail_over", "_cut"), first=2122, is_slow=True)
+@mistake(faults=("_fail_over", "_cut"), is_slow=True)
 def append_to_anybody(patch: Patch) -> None:
     """A connection takes any server for the one whose models it knows."""
     init = ReconnectingConnection.__init__
@@ -170,6 +170,7 @@ def append_to_anybody(patch: Patch) -> None:
         init(self, *args[:2])
 
     patch.setattr(ReconnectingConnection, "__init__", wrong)
+    _delay(patch, Follower, "_return", SLOW_SECONDS)  # so that more is appended before it
 
 
 @mistake()
@@ -258,13 +259,7 @@ def replace_without_looking(patch: Patch) -> None:
     """A model is replaced whether or not both logs still end with the same entry."""
     begin, end = closing._REPLACE.index("for i = 2, 3"), closing._REPLACE.index("redis.call('XADD'")
     patch.setattr(closing, "_REPLACE", closing._REPLACE[:begin] + closing._REPLACE[end:])
-    replace_log = replace.replace_log
-
-    async def slow(*args: Any) -> None:
-        await asyncio.sleep(SLOW_SECONDS)  # so that a failover comes more often before it
-        await replace_log(*args)
-
-    patch.setattr(replace, "replace_log", slow)
+    _delay(patch, replace, "replace_log", SLOW_SECONDS)  # so that a failover comes more often before it
 
 
 @mistake(first=2603, is_slow=True)
@@ -288,11 +283,7 @@ def open_without_the_fence(patch: Patch) -> None:
 @mistake()
 def switch_without_reading(patch: Patch) -> None:
     """What replaces a model is served from where it has been read to."""
-    switch, read_once = Follower._switch, Follower._read_once
-
-    async def slow(self: Follower, connection: StoreConnection) -> None:
-        await asyncio.sleep(LATE_SECONDS)  # so that one read more often has the catalog's entry and the log's last ones
-        await read_once(self, connection)
+    switch = Follower._switch
 
     async def wrong(self: Follower, model: ReplicatedModel, by: ReplicatedModel) -> None:
         connection, self._connection = self._connection, None
@@ -301,7 +292,8 @@ def switch_without_reading(patch: Patch) -> None:
         finally:
             self._connection = connection
 
-    patch.setattr(Follower, "_read_once", slow)
+    # so that one read more often has the catalog's entry and the log's last ones
+    _delay(patch, Follower, "_read_once", LATE_SECONDS)
     patch.setattr(Follower, "_switch", wrong)
 
 
@@ -343,6 +335,16 @@ def miscount_what_was_trimmed(patch: Patch) -> None:
 SLOW_SECONDS = 0.5
 LATE_SECONDS = 0.3
 LATE_UNTIL = BEGIN + 2.0
+
+
+def _delay(patch: Patch, place: Any, name: str, seconds: float) -> None:
+    work = getattr(place, name)
+
+    async def late(*args: Any) -> Any:
+        await asyncio.sleep(seconds)
+        return await work(*args)
+
+    patch.setattr(place, name, late)
 
 
 async def _be_late() -> None:
