@@ -41,7 +41,7 @@ def test_a_job_is_done_and_what_it_committed_stays(place: Office) -> None:
     assert job["data_range"] == {"after": None, "until": "0-0.0"}
     assert job["params"] == {"steps": 3, "seconds": 0.01, "reason": "to see"}
     assert job["reason"] == "to see"
-    assert place.files() == [f"tests/{job['id']}-1/part-{i}" for i in range(3)]
+    assert place.files() == [f"tests/jobs/{job['id']}-1/part-{i}" for i in range(3)]
     with place.service.server.client() as client:
         assert client.keys("*:pins") == []
 
@@ -118,7 +118,7 @@ def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_mo
     os.kill(process, signal.SIGCONT)
     job = place.ended(job_id)
     assert (job["state"], job["attempt"]) == ("succeeded", 2)
-    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(100))
+    assert place.files() == sorted(f"tests/jobs/{job_id}-2/part-{i}" for i in range(100))
 
 
 @pytest.mark.parametrize("how", ["child", "child and wait"])

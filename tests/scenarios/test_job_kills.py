@@ -64,7 +64,7 @@ def run(seed: int, kills: int) -> dict[str, int]:
             assert job["state"] in ("succeeded", "failed", "cancelled")
             assert (job["error"] is None) == (job["state"] == "succeeded"), job
             if job["method"] == "steps" and job["version"]:
-                expected += [f"tests/{job['version']}/part-{i}" for i in range(job["params"]["steps"])]
+                expected += [f"tests/jobs/{job['version']}/part-{i}" for i in range(job["params"]["steps"])]
             with place.service.server.client() as client:
                 kept = client.hget(job_key(job_id), "kept")
             if kept not in (None, b"[]") and job["state"] != "succeeded":

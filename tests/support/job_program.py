@@ -47,7 +47,7 @@ async def steps(context: JobContext, params: Steps, progress: Progress) -> Outco
     if context.job.committed:
         (prefix,) = context.job.kept
         return {"version": prefix.rpartition("/")[2], "metrics": {"steps": params.steps}, "written": params.steps}
-    prefix = f"tests/{context.attempt_name}"
+    prefix = f"tests/jobs/{context.attempt_name}"
     await context.will_write(prefix)
     await context.pin(START)
     await context.range(None, START)
@@ -61,14 +61,14 @@ async def steps(context: JobContext, params: Steps, progress: Progress) -> Outco
 
 async def crunch(context: JobContext, params: Steps, progress: Progress) -> Outcome:
     """Compute in a thread that says how far it is, and leave what is written to be deleted."""
-    await context.will_write(f"tests/{context.attempt_name}")
+    await context.will_write(f"tests/jobs/{context.attempt_name}")
 
     def compute() -> None:
         for i in range(params.steps):
             progress(f"step {i + 1}", i / params.steps)
             time.sleep(params.seconds)
 
-    await context.artifacts.put(f"tests/{context.attempt_name}/scratch", b"x")
+    await context.artifacts.put(f"tests/jobs/{context.attempt_name}/scratch", b"x")
     await asyncio.to_thread(compute)
     return {"niceness": os.nice(0), "leads its session": os.getsid(0) == os.getpid(), "session": session_niceness()}
 
@@ -78,8 +78,8 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     if params.how == "gone":  # fails after it has committed, for good
         await context.commit()
         raise VersionDeleted("what it made was taken away")
-    await context.will_write(f"tests/{context.attempt_name}")
-    await context.artifacts.put(f"tests/{context.attempt_name}/part", b"x")
+    await context.will_write(f"tests/jobs/{context.attempt_name}")
+    await context.artifacts.put(f"tests/jobs/{context.attempt_name}/part", b"x")
     if params.how == "error":
         raise Conflict("it cannot be done")
     if params.how == "bug":

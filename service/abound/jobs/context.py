@@ -58,7 +58,7 @@ class JobContext:
 
     @property
     def attempt_name(self) -> str:
-        """For prefixes: an attempt taken for dead never writes among the files of the next one."""
+        """Tells this attempt from one that was taken for dead and may still run."""
         return f"{self.job.id}-{self.job.attempt}"
 
     @property
@@ -84,7 +84,7 @@ class JobContext:
     async def will_write(self, prefix: str) -> None:
         """Note that the job owns the artifacts below ``prefix``. Await it before the first of them is written.
 
-        ``prefix`` contains ``attempt_name``. Uncommitted artifacts are deleted when the job ends or is retried.
+        No other attempt writes there. Uncommitted artifacts are deleted when the job ends or is retried.
         """
         self.check()
         await self._jobs.add_owned_prefix(self.job, prefix)
