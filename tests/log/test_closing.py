@@ -110,7 +110,7 @@ async def test_a_request_that_waits_too_long_is_refused_and_learns_nothing(serve
         began = loop.time()
         with pytest.raises(NotReady, match="is being replaced; nothing was learned"):
             await teach(replica, 1)
-        assert loop.time() - began > CLOSED_SECONDS - 0.1
+        assert CLOSED_SECONDS - 0.1 < loop.time() - began < CLOSED_SECONDS + 30
         await open_log(replica.store, lease, IncarnationDropped("default", "9-0"))
     await teach(replica, 1, 2)
     assert replica.model("default").live.n_learned == 51

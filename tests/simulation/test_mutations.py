@@ -338,6 +338,7 @@ LATE_UNTIL = BEGIN + 2.0
 
 
 def _delay(patch: Patch, place: Any, name: str, seconds: float) -> None:
+    """Let each call of an asynchronous function wait first."""
     work = getattr(place, name)
 
     async def late(*args: Any) -> Any:

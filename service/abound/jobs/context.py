@@ -84,7 +84,7 @@ class JobContext:
     async def will_write(self, prefix: str) -> None:
         """Note that the job owns the artifacts below ``prefix``. Await it before the first of them is written.
 
-        No other attempt writes there. Uncommitted artifacts are deleted when the job ends or is retried.
+        Choose a prefix of this attempt alone. Uncommitted artifacts are deleted when the job ends or is retried.
         """
         self.check()
         await self._jobs.add_owned_prefix(self.job, prefix)
